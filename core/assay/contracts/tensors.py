@@ -1,0 +1,91 @@
+"""What an optimizer sees of a batch; torch is imported for the type checker only.
+
+Letters: N responses, T response tokens (padded), P prompts, G responses per prompt, V vocabulary, K top-k entries.
+Statistics are float32. `mask` is 1 on trainable response tokens and 0 on padding and on tokens of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """Global counts of the batch, over all micro-batches and all ranks, so that any split gives the same loss."""
+
+    rows: float
+    """n: responses with at least one unmasked token."""
+    tokens: float
+    """Unmasked tokens."""
+    groups: float
+    """Prompts with at least one unmasked token."""
+    max_tokens: int
+    """L: the fixed length limit of a response (never the padded width)."""
+    group_tokens: Tensor
+    """(N,) unmasked tokens of the row's whole group."""
+    group_rows: Tensor
+    """(N,) responses of the row's whole group that are in the batch."""
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """One batch, or a slice of its rows; `prepare` returns a copy with `advantage` (and `returns`) filled in."""
+
+    mask: Tensor
+    """(N, T) float: 1 on tokens that count."""
+    reward: Tensor
+    """(N,) float: the `reward` channel; NaN marks a masked rollout, which `prepare` must leave out."""
+    group: Tensor
+    """(N,) long: which prompt a row belongs to; ragged groups are allowed."""
+    truncated: Tensor
+    """(N,) bool."""
+    denominators: Denominators
+    logp_gen: Tensor | None = None
+    """(N, T) log-probs that the sampler reported."""
+    logp_old: Tensor | None = None
+    """(N, T) log-probs recomputed by the trainer before the first optimizer step on this batch."""
+    logp_ref: Tensor | None = None
+    """(N, T) log-probs of the frozen (or moving) reference."""
+    token_reward: Tensor | None = None
+    """(N, T) rewards of single tokens (process rewards, placed at the last token of their step)."""
+    values: Tensor | None = None
+    """(N, T) the critic's values before the first optimizer step."""
+    topk_gen: Tensor | None = None
+    """(N, T, K) log-probs of the sampler's K likeliest tokens."""
+    advantage: Tensor | None = None
+    """(N,) or (N, T)."""
+    returns: Tensor | None = None
+    """(N, T) targets of the critic."""
+    channels: Mapping[str, Tensor] = field(default_factory=dict[str, "Tensor"])
+    """Name to (N,) for the channels other than `reward` (for example `cost`)."""
+    extra: Mapping[str, Tensor] = field(default_factory=dict[str, "Tensor"])
+    """Name to (N,) or (N, T): whatever a part computed in `prepare` for its own use in `loss`."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What the trainer's forward gives for the rows of a batch; never logits unless `Needs` says so."""
+
+    logp: Tensor
+    """(N, T) float32 log-probs of the response tokens, of logits divided by the rollout's temperature; with graph."""
+    entropy: Tensor
+    """(N, T) float32 entropies of the same distributions; with graph only where `Needs.entropy_grad`."""
+    values: Tensor | None = None
+    """(N, T) the critic's values; with graph."""
+    topk: Tensor | None = None
+    """(N, T, K) log-probs, under the current policy, of the sampler's K likeliest tokens; with graph."""
+    logits: Tensor | None = None
+    """(N, T, V) only where `Needs.logits`."""
+
+
+@dataclass(frozen=True)
+class LossReport:
+    """A scalar to call `backward` on, and detached numbers to log."""
+
+    loss: Tensor
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
