@@ -1,0 +1,257 @@
+"""Which plugins are installed and what each offers, without importing any of them into this process.
+
+Every plugin is probed in a child process with a time limit, and the answer is cached until the installed packages or
+the plugin's own files change. A plugin that hangs at import costs itself and nothing else.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import assay
+from assay.hookspecs import ENTRY_POINTS
+
+IDLE_LIMIT_S = 1.5
+"""Longest wait for a third party's plugin that is not even computing."""
+HARD_LIMIT_S = 20.0
+"""Longest wait for any plugin."""
+SLOW_IMPORT_S = 0.3
+OWN_DISTRIBUTION = "assay"
+
+
+class Offer(BaseModel):
+    """One component or part that a plugin offers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: str
+    name: str
+    summary: str = ""
+    isolation: str = "process"
+    extra: str | None = None
+    facts: dict[str, str] = {}
+
+
+class Plugin(BaseModel):
+    """One installed plugin and what is known of it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    """Name of the entry point."""
+    module: str
+    distribution: str
+    version: str
+    state: Literal["ok", "broken", "blocked"] = "ok"
+    cause: str | None = None
+    offers: tuple[Offer, ...] = ()
+    commands: bool = False
+    observers: bool = False
+    import_s: float = 0.0
+    """Seconds that the probe took, interpreter start included."""
+
+    @property
+    def builtin(self) -> bool:
+        """Whether it comes with assay itself."""
+        return self.distribution == OWN_DISTRIBUTION
+
+    @property
+    def title(self) -> str:
+        """Distribution and version, as messages name it."""
+        return f"{self.distribution} {self.version}"
+
+
+def default_cache_dir() -> Path:
+    """The folder for caches of this user: `$XDG_CACHE_HOME/assay` or `~/.cache/assay`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "assay"
+
+
+def installed_plugins(*, allow: Iterable[str] | None = None, cache_dir: Path | None = None) -> tuple[Plugin, ...]:
+    """Every installed plugin with its state, the built-in ones first, then by distribution and name.
+
+    `allow` limits third parties' plugins to these entry-point names; by default the environment variable
+    `ASSAY_PLUGINS` does (`none`, or names separated by commas), and without it all are allowed.
+    """
+    plugins = _entry_points()
+    allowed = _allowed(allow)
+    blocked = [p for p in plugins if allowed is not None and not p.builtin and p.name not in allowed]
+    wanted = [p for p in plugins if p not in blocked]
+    cache = _Cache((cache_dir or default_cache_dir()) / "plugins.json")
+    known = {plugin: cache.get(plugin) for plugin in wanted}
+    missing = [plugin for plugin, answer in known.items() if answer is None]
+    groups: dict[str, list[Plugin]] = {}
+    for plugin in missing:
+        groups.setdefault("" if plugin.builtin else f"{plugin.distribution}:{plugin.name}", []).append(plugin)
+    if groups:
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            for answers in pool.map(_probe, groups.values()):
+                for plugin, answer in answers.items():
+                    known[plugin] = answer
+                    cache.put(plugin, answer)
+        cache.save()
+    found = [plugin.model_copy(update=_fields(known[plugin] or {})) for plugin in wanted]
+    found += [p.model_copy(update={"state": "blocked", "cause": "left out by ASSAY_PLUGINS or allow"}) for p in blocked]
+    return tuple(sorted(found, key=lambda p: (not p.builtin, p.distribution, p.name)))
+
+
+def _entry_points() -> list[Plugin]:
+    found: dict[tuple[str, str], Plugin] = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        distribution = entry.dist.name if entry.dist else "?"
+        version = entry.dist.version if entry.dist else "?"
+        plugin = Plugin(name=entry.name, module=entry.value, distribution=distribution, version=version)
+        found.setdefault((distribution, entry.name), plugin)
+    return list(found.values())
+
+
+def _allowed(allow: Iterable[str] | None) -> frozenset[str] | None:
+    if allow is not None:
+        return frozenset(allow)
+    setting = os.environ.get("ASSAY_PLUGINS")
+    if setting is None:
+        return None
+    return frozenset(name.strip() for name in setting.split(",") if name.strip() and name.strip() != "none")
+
+
+def _fields(answer: dict[str, Any]) -> dict[str, Any]:
+    if "cause" in answer:
+        return {"state": "broken", "cause": answer["cause"]}
+    return {
+        "offers": tuple(Offer.model_validate(item) for item in answer.get("components", ())),
+        "commands": bool(answer.get("commands")),
+        "observers": bool(answer.get("observers")),
+        "import_s": float(answer.get("import_s", 0.0)),
+    }
+
+
+def _probe(plugins: Sequence[Plugin]) -> dict[Plugin, dict[str, Any]]:
+    """Ask one child process about `plugins`; those it did not answer for are broken with the cause."""
+    own = plugins[0].builtin
+    started = time.monotonic()
+    child = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+        [sys.executable, "-P", "-m", "assay._probe", *(plugin.module for plugin in plugins)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    reader = threading.Thread(target=_read_lines, args=(child, lines), daemon=True)
+    reader.start()
+    verdict = _wait(child, hard_limit_s=60.0 if own else HARD_LIMIT_S, idle_limit_s=60.0 if own else IDLE_LIMIT_S)
+    _kill(child)
+    reader.join(timeout=1.0)
+    answers: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            answer = json.loads(line)
+            _fields(answer)
+        except (ValueError, ValidationError):
+            continue
+        answers[answer["module"]] = answer | {"import_s": time.monotonic() - started}
+    silence = {"cause": verdict or f"its import ended the process with status {child.returncode}"}
+    return {plugin: answers.get(plugin.module, silence) for plugin in plugins}
+
+
+def _read_lines(child: "subprocess.Popen[bytes]", lines: list[str]) -> None:
+    stream = child.stdout
+    assert stream is not None
+    with stream:
+        while (line := stream.readline(8 << 20)) and len(lines) < 1000:
+            lines.append(line.decode("utf-8", "replace"))
+
+
+def _wait(child: "subprocess.Popen[bytes]", *, hard_limit_s: float, idle_limit_s: float) -> str | None:
+    """Wait for the child; the cause as a sentence when it idles past its limit, or never ends."""
+    started = active = time.monotonic()
+    used = 0.0
+    while child.poll() is None:
+        now = time.monotonic()
+        spent = _cpu_s(child.pid)
+        if spent > used + 0.05:
+            used, active = spent, now
+        if now - started > hard_limit_s or (now - started > idle_limit_s and now - active > 0.5):
+            return f"its import did not end within {now - started:.1f} s"
+        time.sleep(0.01)
+    return None
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system
+
+
+def _kill(child: "subprocess.Popen[bytes]") -> None:
+    if child.poll() is None:
+        os.killpg(child.pid, 9)
+    child.wait()
+
+
+class _Cache:
+    """Answers of probes by plugin and state of its files; a damaged or unwritable cache is simply not used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answers: dict[str, Any] = {}
+        try:
+            self.answers = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.answers = {}
+
+    def get(self, plugin: Plugin) -> dict[str, Any] | None:
+        answer = self.answers.get(_fingerprint(plugin))
+        return answer if isinstance(answer, dict) else None
+
+    def put(self, plugin: Plugin, answer: dict[str, Any]) -> None:
+        self.answers[_fingerprint(plugin)] = answer
+
+    def save(self) -> None:
+        recent = dict(list(self.answers.items())[-200:])
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(recent), encoding="utf-8")
+            temporary.replace(self.path)
+        except OSError:
+            return
+
+
+def _fingerprint(plugin: Plugin) -> str:
+    """Changes with the interpreter, the installed packages and the plugin's own files."""
+    state: list[object] = [sys.executable, sys.version, assay.__version__, plugin.model_dump()]
+    for folder in sys.path:
+        if folder.endswith(("site-packages", "dist-packages")) and os.path.isdir(folder):
+            state.append((folder, os.stat(folder).st_mtime_ns))
+    state.append(_files(plugin.module))
+    return hashlib.sha256(repr(state).encode()).hexdigest()
+
+
+def _files(module: str) -> list[tuple[str, int, int]]:
+    """Path, time and size of the module's files, found without importing it."""
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    roots = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [path for root in roots for path in sorted(root.rglob("*.py"))[:500]]
+    if not roots and spec.origin:
+        files = [Path(spec.origin)]
+    return [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()]
