@@ -1,0 +1,53 @@
+"""What commands print: results on stdout, everything for a person on stderr, colour only on a terminal."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def console() -> Console:
+    """A console on stdout that uses neither colour nor cursor control unless stdout is a terminal."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def say(line: str = "") -> None:
+    """One line of result on stdout."""
+    sys.stdout.write(line + "\n")
+
+
+def note(line: str) -> None:
+    """One line for a person on stderr."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def complain(line: str) -> None:
+    """An error for a person on stderr."""
+    note(f"assay: {line}" if not line.startswith(("assay", "Traceback")) else line)
+
+
+def emit(event: dict[str, object]) -> None:
+    """One JSON object on stdout, for programs."""
+    sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A plain table on stdout; cells are shown literally."""
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        grid.add_column(column, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(str(cell)) for cell in row))
+    if sys.stdout.isatty():
+        console().print(grid)
+        return
+    wide = Console(highlight=False, width=400)
+    with wide.capture() as capture:
+        wide.print(grid)
+    for line in capture.get().splitlines():
+        say(line.rstrip())
