@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -88,6 +88,8 @@ class BuildContext:
     """Name (None: the best that works here) and options to a sandbox."""
     open_engine: Callable[[str, dict[str, Any]], RolloutEngine] | None = None
     """Name and options to an engine, for judges and labels."""
+    parts: Mapping[tuple[str, str], Part] = field(default_factory=dict[tuple[str, str], "Part"])
+    """(axis, name) to every registered part of the optimizer composition, those of other plugins included."""
 
 
 @dataclass(frozen=True)

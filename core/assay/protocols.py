@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -101,7 +101,20 @@ class Needs:
     group_size_min: int = 1
     """Smallest group that the advantage is defined for."""
     batch_logp: bool = False
-    """`logp_old`-like statistics over the whole batch before the loss (a no-grad scoring pass)."""
+    """Before every update, `rescore` with the current log-probs of the whole batch (a no-grad scoring pass; before the
+    first update of a batch `logp_old` serves). Not needed where the whole batch is one slice."""
+    old_in_prepare: bool = False
+    """`logp_old` already in `prepare` (a KL penalty inside the reward), even for a single update."""
+    token_reward: bool = False
+    """Rewards of single tokens or steps (a process reward model)."""
+    models: tuple[str, ...] = ()
+    """Further frozen policies whose log-probs go into `TrainBatch.extra["logp_<name>"]` (RTO: `dpo`)."""
+    channels: tuple[str, ...] = ()
+    """Reward channels beside `reward` (RePO: `cost`)."""
+    reference_every: int = 0
+    """The reference moves: the policy is copied into it after every so many updates; 0 for a frozen one."""
+    reset_optimizer: bool = False
+    """Whether the gradient optimizer's moments are forgotten whenever the reference moves."""
 
 
 class Decision(NamedTuple):
@@ -139,6 +152,36 @@ class Sidecar(Protocol):
         ...
 
 
+@runtime_checkable
+class Critic(Sidecar, Protocol):
+    """A sidecar that values states: the trainer fills `Forward.values` and `TrainBatch.values` by it.
+
+    The first critic of an optimizer is that of the reward; others are told apart by their `name`
+    (`Forward.extra["values_<name>"]`, the same key in `TrainBatch.extra`).
+    """
+
+    def bind(self, hidden_size: int) -> None:
+        """Make the parameters for a policy of this width; called once, before `parameters`."""
+        ...
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """Values (...) of the policy's last hidden states (..., H), each *before* the token that it precedes."""
+        ...
+
+
+@runtime_checkable
+class TaskSampler(Sidecar, Protocol):
+    """A sidecar that chooses which tasks are drawn next, from what it has seen; checkpointed as every sidecar."""
+
+    def weights(self, task_ids: Sequence[str]) -> Sequence[float]:
+        """One non-negative weight per task, 0 for never; all 0 means that nothing is left to learn from."""
+        ...
+
+    def observe(self, groups: Sequence[ScoredGroup]) -> None:
+        """Take note of judged groups (before any is dropped); `PolicyOptimizer.select` calls it."""
+        ...
+
+
 class PolicyOptimizer(Protocol):
     """Rewards to gradient; pure except for its declared sidecars."""
 
@@ -157,12 +200,177 @@ class PolicyOptimizer(Protocol):
         ...
 
     def prepare(self, batch: TrainBatch) -> TrainBatch:
-        """Shaped rewards and advantages (N,) or (N, T) for the whole batch, before it is split."""
+        """Shaped rewards and advantages (N,) or (N, T) for the whole batch, before it is split; once per batch.
+
+        May clear rows of `mask` (a masked reward, a truncated response); `denominators` then count what is left.
+        """
+        ...
+
+    def rescore(self, batch: TrainBatch, logp: Tensor) -> TrainBatch:
+        """The prepared batch with what depends on the current policy, from its log-probs (N, T), before a split.
+
+        Called before every update where `needs.batch_logp`; returns the batch unchanged otherwise.
+        """
         ...
 
     def loss(self, batch: TrainBatch, forward: Forward) -> LossReport:
         """The loss of these rows with the batch's global denominators, and detached metrics."""
         ...
+
+
+# ---- Parts of the optimizer composition, one protocol per axis ------------------------------------------------------
+#
+# A part may also have the attributes `needs: Needs`, `sidecars: Sequence[Sidecar]` and `regularisers:
+# Sequence[Regulariser]`; the composition merges them.
+
+
+@dataclass(frozen=True)
+class GroupMoments:
+    """Statistics of the rewards of each row's group, NaN rows left out, virtual samples counted; all (N,)."""
+
+    count: Tensor
+    mean: Tensor
+    std: Tensor
+    """With ddof = 1; exactly 0 where it is below 1e-6 or the group has one value."""
+
+
+class RewardShaper(Protocol):
+    """Changes rewards before any statistic is taken."""
+
+    def shape(self, batch: TrainBatch) -> TrainBatch:
+        """The batch with another `reward` (N,) or `token_reward` (N, T)."""
+        ...
+
+
+class BatchRule(Protocol):
+    """Decides which groups, and which rows of the kept ones, are learned from."""
+
+    def select(self, groups: Sequence[ScoredGroup]) -> Selection:
+        """One decision per group, on unshaped rewards."""
+        ...
+
+    def apply(self, batch: TrainBatch) -> TrainBatch:
+        """The batch with rows of `mask` cleared, or rewards set to NaN; denominators are recounted afterwards."""
+        ...
+
+
+class Baseline(Protocol):
+    """What is subtracted from a reward."""
+
+    def centre(self, batch: TrainBatch, moments: GroupMoments) -> TrainBatch:
+        """The batch with centred `reward` (N,) (and `token_reward`, where the baseline speaks of it)."""
+        ...
+
+
+class Scale(Protocol):
+    """What a centred reward is divided by."""
+
+    @property
+    def level(self) -> Literal["sample", "token"]:
+        """Whether it acts on (N,) before the credit or on (N, T) after it."""
+        ...
+
+    def scale(self, advantage: Tensor, batch: TrainBatch, moments: GroupMoments) -> Tensor:
+        """The scaled advantage: (N,) for `sample`, (N, T) for `token`."""
+        ...
+
+
+class Credit(Protocol):
+    """How the reward of a response is spread over its tokens."""
+
+    @property
+    def whole_response(self) -> bool:
+        """True where a response is one action: token rewards are then summed into the reward before the baseline."""
+        ...
+
+    def assign(self, reward: Tensor, batch: TrainBatch) -> tuple[Tensor, Tensor | None]:
+        """Advantages (N,) or (N, T), and the critic's targets (N, T) or None, from centred rewards (N,)."""
+        ...
+
+
+class Estimator(Protocol):
+    """Advantages that are not baseline x scale x credit; may depend on the current policy."""
+
+    def advantages(self, batch: TrainBatch) -> TrainBatch:
+        """The batch with `advantage` (N,) or (N, T), and `returns` where a critic learns."""
+        ...
+
+    def at_policy(self, batch: TrainBatch, logp: Tensor, ratio: Tensor) -> Tensor | None:
+        """Advantages (N,) under the current policy, from detached log-probs and ratios (N, T); None if independent."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """The probability ratio of each token, with graph, and what it was made of."""
+
+    rho: Tensor
+    """(N, T): exp of the log-ratio (of the token or of its sequence), the exponent clamped to +-20; 1 for no ratio."""
+    logp: Tensor
+    """(N, T): log-probs under the current policy."""
+    denominator: Tensor
+    """(N, T): the log-probs that they are compared with."""
+    plain: bool
+    """True for no ratio at all: the surrogate is then `logp` itself."""
+    clamped: Tensor
+    """(N, T) bool: where the exponent hit the clamp."""
+
+
+class Ratio(Protocol):
+    """Which ratio stands in the surrogate."""
+
+    def ratios(self, batch: TrainBatch, forward: Forward) -> Ratios:
+        """The ratios of a slice's rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """What is maximised, token by token."""
+
+    value: Tensor
+    """(N, T) A x S with graph."""
+    weight: Tensor
+    """(N, T) detached: the gradient is advantage x weight x grad logp."""
+    clipped: Tensor
+    """(N, T) bool: tokens whose ratio was cut, or whose gradient was taken away."""
+
+
+class TrustRegion(Protocol):
+    """How far the ratio may carry the policy."""
+
+    def surrogate(self, advantage: Tensor, ratios: Ratios, batch: TrainBatch, forward: Forward) -> Surrogate:
+        """The surrogate of a slice, for advantages (N, T)."""
+        ...
+
+
+class Aggregation(Protocol):
+    """How token losses become one number."""
+
+    def weights(self, batch: TrainBatch) -> Tensor:
+        """(N, T) or (N, 1): the loss is sum(weights x mask x token loss), with global denominators."""
+        ...
+
+
+class Regulariser(Protocol):
+    """A term added to the loss."""
+
+    name: str
+
+    def prepare(self, batch: TrainBatch) -> TrainBatch:
+        """What it must know of the whole batch, put into `extra`; the batch itself where nothing."""
+        ...
+
+    def rescore(self, batch: TrainBatch, logp: Tensor) -> TrainBatch:
+        """What it must know of the whole batch under the current policy (see `PolicyOptimizer.rescore`)."""
+        ...
+
+    def penalty(self, batch: TrainBatch, forward: Forward, weights: Tensor) -> LossReport:
+        """This slice's share of the term; `weights` are those of the aggregation."""
+        ...
+
+
+# ---- Supervised, preference and reward-model objectives -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -176,6 +384,21 @@ class Example:
     """What the objective reads beside the tokens (labels, margins, step ends)."""
 
 
+@dataclass(frozen=True)
+class ExampleTotals:
+    """Global counts over all slices and ranks of a batch of examples, so that any split gives the same loss."""
+
+    examples: float
+    """Sum of the examples' weights."""
+    tokens: float
+    """Response tokens of all sequences."""
+
+
+Encode = Callable[[Any, str], tuple[tuple[int, ...], tuple[int, ...]]]
+"""A prompt (a text, or a list of messages with role and content) and a response to (prompt ids, response ids), the end
+token included."""
+
+
 class Objective(Protocol):
     """A loss for the training kinds `sft`, `preference` and `prm`."""
 
@@ -186,8 +409,34 @@ class Objective(Protocol):
         """What it must be given, as for an optimizer."""
         ...
 
-    def loss(self, examples: Sequence[Example], forward: Forward, reference: Tensor | None) -> LossReport:
-        """The loss over the rows of `forward` (the sequences of all examples in order)."""
+    def read(self, row: Mapping[str, Any], encode: Encode) -> Example | None:
+        """The example that one row of a data file holds, or None for a row to be left out (counted by the caller).
+
+        A missing or mistyped column raises `ConfigError`; the caller adds file and line.
+        """
+        ...
+
+    def prepare(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """The batch as it is to be trained on, before it is split (KTO adds mismatched pairs)."""
+        ...
+
+    def rescore(self, examples: Sequence[Example], logp: Tensor, reference: Tensor | None) -> Sequence[Example]:
+        """Examples with what depends on the whole batch under the current policy, where `needs.batch_logp`."""
+        ...
+
+    def loss(
+        self,
+        examples: Sequence[Example],
+        forward: Forward,
+        reference: Tensor | None,
+        *,
+        totals: ExampleTotals | None = None,
+    ) -> LossReport:
+        """This slice's share of the loss over the rows of `forward` (N, T): the sequences of all examples in order.
+
+        Row k holds the response of sequence k from column 0 on, padded on the right; `reference` are the reference's
+        log-probs in the same shape. Without `totals` the examples are taken for the whole batch.
+        """
         ...
 
 

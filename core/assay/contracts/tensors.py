@@ -7,7 +7,7 @@ Statistics are float32. `mask` is 1 on trainable response tokens and 0 on paddin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ class Denominators:
     """(N,) unmasked tokens of the row's whole group."""
     group_rows: Tensor
     """(N,) responses of the row's whole group that are in the batch."""
+
+    def take(self, rows: Tensor) -> Denominators:
+        """The same global numbers for a slice: `rows` are the indices (long) to keep, in order."""
+        return replace(self, group_tokens=self.group_tokens[rows], group_rows=self.group_rows[rows])
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,35 @@ class TrainBatch:
     channels: Mapping[str, Tensor] = field(default_factory=dict[str, "Tensor"])
     """Name to (N,) for the channels other than `reward` (for example `cost`)."""
     extra: Mapping[str, Tensor] = field(default_factory=dict[str, "Tensor"])
-    """Name to (N,) or (N, T): whatever a part computed in `prepare` for its own use in `loss`."""
+    """Name to (N, ...): whatever a part computed in `prepare` for its own use in `loss`; and, from the trainer,
+    `logp_<model>` (N, T) for each of `Needs.models` and `values_<critic>` (N, T) for critics beside the first."""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What `prepare` found, to be logged once per batch (zero-variance share, advantage spread, ...)."""
+
+    def take(self, rows: Tensor) -> TrainBatch:
+        """A slice with the same global denominators: `rows` are the indices (long) to keep, in order."""
+
+        def cut(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[rows]
+
+        return replace(
+            self,
+            mask=self.mask[rows],
+            reward=self.reward[rows],
+            group=self.group[rows],
+            truncated=self.truncated[rows],
+            denominators=self.denominators.take(rows),
+            logp_gen=cut(self.logp_gen),
+            logp_old=cut(self.logp_old),
+            logp_ref=cut(self.logp_ref),
+            token_reward=cut(self.token_reward),
+            values=cut(self.values),
+            topk_gen=cut(self.topk_gen),
+            advantage=cut(self.advantage),
+            returns=cut(self.returns),
+            channels={name: tensor[rows] for name, tensor in self.channels.items()},
+            extra={name: tensor[rows] for name, tensor in self.extra.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +112,9 @@ class Forward:
     topk: Tensor | None = None
     """(N, T, K) log-probs, under the current policy, of the sampler's K likeliest tokens; with graph."""
     logits: Tensor | None = None
-    """(N, T, V) only where `Needs.logits`."""
+    """(N, T, V) logits divided by the temperature, only where `Needs.logits`; with graph."""
+    extra: Mapping[str, Tensor] = field(default_factory=dict[str, "Tensor"])
+    """`values_<critic>` (N, T) for critics beside the first; with graph."""
 
 
 @dataclass(frozen=True)
@@ -88,4 +122,7 @@ class LossReport:
     """A scalar to call `backward` on, and detached numbers to log."""
 
     loss: Tensor
+    """This slice's share: the losses of a batch's slices add up to the batch's loss."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Shares as well: the trainer adds those of a batch's slices, or takes the maximum where a name ends in `_max`.
+    Percentiles and the effective sample size are means over slices by tokens: exact for one slice."""
