@@ -1,0 +1,67 @@
+"""Which prompt is drawn when: a fixed order that depends on the seed alone, so that a resumed run draws the same."""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from assay.contracts import RolloutRequest, Sampling, Task
+
+
+class Ticket(NamedTuple):
+    """One turn of one task: the unit that is trained on at most once."""
+
+    number: int
+    task: Task
+
+    @property
+    def group_id(self) -> str:
+        """Id of the group of rollouts that answers this ticket."""
+        return f"g{self.number:06d}"
+
+    def requests(self, group_size: int, sampling: Sampling, *, seed: int) -> list[RolloutRequest]:
+        """The requests of the group; each has its own seed, made of the run's seed, the ticket and the sample."""
+        return [
+            RolloutRequest(
+                id=f"r{self.number:06d}-{sample:02d}",
+                task=self.task,
+                group_id=self.group_id,
+                sampling=sampling.model_copy(update={"seed": request_seed(seed, self.number, sample)}),
+                priority=self.number,
+            )
+            for sample in range(group_size)
+        ]
+
+
+class Tickets:
+    """Tickets 0, 1, 2, ... over the tasks: every epoch is a permutation of all of them."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, next_number: int = 0) -> None:
+        """Start at ticket `next_number` over `tasks`, which must not be empty."""
+        if not tasks:
+            raise ValueError("there are no tasks to draw from")
+        self.tasks = tasks
+        self.seed = seed
+        self.next_number = next_number
+        self._order: tuple[int, list[int]] | None = None
+
+    def take(self, count: int) -> list[Ticket]:
+        """The next `count` tickets."""
+        taken = [self.at(self.next_number + offset) for offset in range(count)]
+        self.next_number += count
+        return taken
+
+    def at(self, number: int) -> Ticket:
+        """The ticket with this number."""
+        epoch, place = divmod(number, len(self.tasks))
+        if self._order is None or self._order[0] != epoch:
+            order = list(range(len(self.tasks)))
+            random.Random(f"{self.seed}:{epoch}").shuffle(order)  # noqa: S311 (an order, not a secret)
+            self._order = (epoch, order)
+        return Ticket(number, self.tasks[self._order[1][place]])
+
+
+def request_seed(seed: int, ticket: int, sample: int) -> int:
+    """A seed in [0, 2^31) for one request, the same in every process."""
+    digest = hashlib.blake2b(f"{seed}:{ticket}:{sample}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
