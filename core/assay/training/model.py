@@ -1,12 +1,13 @@
 """The policy: a causal language model and its tokenizer, found by name, loaded in a second or two.
 
-A name is a folder in the Hugging Face layout, a `.gguf` file (or a folder that holds just one), a hub id, or an embedded
-model. An embedded model is looked for as a folder of that name, then in the Hugging Face cache and hub, then in a Python
-package that carries it as a GGUF file. GGUF is converted once to safetensors in the cache folder.
+A name is a folder in the Hugging Face layout, a `.gguf` file (or a folder that holds just one), a hub id, or an
+embedded model. An embedded model is looked for as a folder of that name, then in the Hugging Face cache and hub, then
+in a Python package that carries it as a GGUF file. GGUF is converted once to safetensors in the cache folder.
 
-Guaranteed: a converted folder appears whole or not at all, also when several processes convert at once, and its weights
-are compared with their hash before they are used. Not guaranteed: that two ways to the same name give the same bits (the
-hub's SmolLM2 is in bfloat16, the packaged one was quantized to four bits); `PolicyModel.path` says which one it is.
+Guaranteed: a converted folder appears whole or not at all, also when several processes convert at once, and its
+weights are compared with their hash before they are used. Not guaranteed: that two ways to the same name give the same
+bits (the hub's SmolLM2 is in bfloat16, the packaged one was quantized to four bits); `PolicyModel.path` says which one
+it is.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,7 +21,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,8 +108,8 @@ def find_model(name: str, *, cache_dir: Path | None = None, base_dir: Path | Non
     `base_dir` is what a relative folder is relative to (default: the working folder).
 
     Raises:
-        ConfigError: the name is neither a folder, a GGUF file, an embedded model nor shaped like a hub id; or the folder
-            lacks `config.json` or a tokenizer.
+        ConfigError: the name is neither a folder, a GGUF file, an embedded model nor shaped like a hub id; or the
+            folder lacks `config.json` or a tokenizer.
     """
     local = (base_dir or Path.cwd()) / Path(name).expanduser()
     if local.is_dir():
@@ -132,7 +133,8 @@ def find_model(name: str, *, cache_dir: Path | None = None, base_dir: Path | Non
 def obtain_model(name: str, *, cache_dir: Path | None = None, base_dir: Path | None = None) -> Path:
     """The folder with safetensors and tokenizer of `name`, downloaded or converted first where needed.
 
-    Converting the embedded model takes about half a minute, once. Offline (or `HF_HUB_OFFLINE=1`) the hub is passed over.
+    Converting the embedded model takes about half a minute, once. Offline (or by `HF_HUB_OFFLINE=1`) the hub is passed
+    over.
 
     Raises:
         ConfigError: as `find_model`; or it can be found nowhere; or the disk is too full to convert it.
@@ -190,7 +192,8 @@ def load_policy(
                 f"model {name!r}: cannot be loaded from {folder}: {str(error).strip().partition(chr(10))[0]}"
             ) from error
     placed = torch.device(device)
-    policy = PolicyModel(model.to(placed).eval(), tokenizer, placed, name, str(folder))
+    untyped: Any = model
+    policy = PolicyModel(untyped.to(placed).eval(), tokenizer, placed, name, str(folder))
     if not policy.end_ids:
         raise ConfigError(f"model {name!r}: no end token in {folder}: set eos_token in tokenizer_config.json")
     return policy
@@ -338,7 +341,7 @@ def _write_converted(file: Path, folder: Path, source_digest: str) -> None:
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def _no_progress_bars() -> Generator[None]:
     from transformers.utils import logging as transformers_logging
 
     shown = transformers_logging.is_progress_bar_enabled()

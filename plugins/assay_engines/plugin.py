@@ -1,0 +1,75 @@
+"""What this package offers to assay; nothing heavy is imported before an engine is built."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from assay.component import BuildContext, Component, Options
+from assay.errors import ConfigError
+from assay.hookspecs import hookimpl
+from assay.protocols import RolloutEngine
+
+
+class TransformersOptions(Options):
+    """Options of the engine `transformers`."""
+
+    model: str | None = None
+    """Folder, hub id or embedded model to sample from; default: the policy that is trained, shared in memory."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of the weights; only read together with `model`."""
+    max_rows: int = Field(default=32, ge=1)
+    """Responses decoded at once; further ones wait and take the place of those that finish."""
+    prefill_tokens: int = Field(default=512, ge=1)
+    """Bound of new prompt tokens in one forward, padding included (one prompt always goes)."""
+    template: Literal["auto", "chat", "plain"] = "auto"
+    """How messages become a prompt: `chat` by the tokenizer's template, `plain` their texts joined by a blank line,
+    `auto` the template where there is one."""
+    ignore_end: bool = False
+    """Go on after the end token until `max_new_tokens`; for benchmarks."""
+
+
+def _build_transformers(options: TransformersOptions, context: BuildContext) -> RolloutEngine:
+    try:
+        from assay_engines.transformers.engine import TransformersEngine
+    except ImportError as error:
+        raise ConfigError(
+            f"engine 'transformers': torch and transformers are missing ({error}); "
+            "install them with: python -m pip install 'assay[train]'"
+        ) from error
+    policy = context.policy
+    if options.model is not None:
+        from assay.training.model import load_policy
+
+        policy = load_policy(
+            options.model,
+            dtype=options.dtype,
+            device=context.device,
+            cache_dir=context.cache_dir,
+            base_dir=context.base_dir,
+        )
+    if policy is None:
+        raise ConfigError("engine 'transformers': there is no policy to sample from; set its option model")
+    return TransformersEngine(
+        policy,
+        max_rows=options.max_rows,
+        prefill_tokens=options.prefill_tokens,
+        template=options.template,
+        ignore_end=options.ignore_end,
+    )
+
+
+TRANSFORMERS: Component[Any, RolloutEngine] = Component(
+    "transformers",
+    TransformersOptions,
+    _build_transformers,
+    summary="samples in this process from the weights being trained",
+    extra="train",
+)
+
+
+@hookimpl
+def assay_rollout_engines() -> list[Component[Any, RolloutEngine]]:
+    """Offer the engines of this package."""
+    return [TRANSFORMERS]
