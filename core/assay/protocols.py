@@ -479,3 +479,28 @@ class Sandbox(Protocol):
     async def aclose(self) -> None:
         """Remove every jail, process, mount and file; called once."""
         ...
+
+
+@runtime_checkable
+class ProgramSandbox(Sandbox, Protocol):
+    """A sandbox that also knows languages, visits of one program with many inputs, and pairs of programs."""
+
+    def require(self, languages: Collection[str]) -> Mapping[str, str]:
+        """Versions of the tools of `languages`; raises `SandboxError` in one sentence where one is missing."""
+        ...
+
+    def run_each(self, jobs: Sequence[Job]) -> AsyncGenerator[RunResult, None]:
+        """Results in order, each of a fresh process in one visit of one jail, as they come.
+
+        All jobs share language, source and files; what has to be built is built once. Closing the generator early
+        leaves the rest out.
+        """
+        ...
+
+    async def run_pair(self, asking: Job, answering: Job) -> tuple[RunResult, RunResult]:
+        """Run two programs at once: `asking` writes calls to descriptor 3, `answering` answers them in call mode.
+
+        A frame is four bytes of length, big end first, and JSON: the calls of `Job.calls` one way, the answers of
+        `RunResult.returns` the other. Neither program can see anything else of the other.
+        """
+        ...

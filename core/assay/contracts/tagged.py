@@ -1,0 +1,162 @@
+"""Plain data as tagged JSON: how values cross the border of a sandbox, in both directions.
+
+Only exact builtin types are written (`type(x) is int`): a subclass with a lying `__eq__` becomes an `object` tag, which
+equals nothing. No pickle, no attribute of the value is ever called, depth and size are capped, and NaN exists only as a tag.
+This module is standard library only and is also run inside jails, where assay itself is not installed.
+
+    None, bool, str, finite float, small int   as in JSON
+    list                                        a JSON array of tagged values
+    {"t": "tuple" | "set" | "frozenset", "v": [...]}      {"t": "dict", "v": [[key, value], ...]}
+    {"t": "int" | "bytes", "v": hexadecimal}              {"t": "float", "v": "nan" | "inf" | "-inf"}
+    {"t": "complex", "v": [real, imaginary]}              {"t": "object", "v": name of the type}
+
+`Counter`, `defaultdict` and `OrderedDict` are written as dict, `deque` as list: Python's own `==` takes them so.
+"""
+
+import json
+import math
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import Any
+
+__all__ = ["MAX_BYTES", "Opaque", "TaggedError", "decode", "encode", "restore", "tag"]
+
+MAX_BYTES = 1 << 20
+"""Largest tagged text that is written or read."""
+MAX_DEPTH = 48
+MAX_HASHED = 10_000
+"""Elements of sets and dicts in one value: keys that all hash alike make larger ones take minutes to build."""
+_SMALL = 1 << 53
+_DICTS = (dict, Counter, defaultdict, OrderedDict)
+_SEQUENCES = {list: None, deque: None, tuple: "tuple", set: "set", frozenset: "frozenset"}
+
+
+class TaggedError(ValueError):
+    """A value is too large, too deep, or a text is not of the tagged form."""
+
+
+class Opaque:
+    """Stands for a value of a type that does not cross the border; equal to nothing, itself included."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str) -> None:
+        """Remember the `name` of the type, for messages."""
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        """Never."""
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        """Always."""
+        return True
+
+    def __repr__(self) -> str:
+        """How it looks in evidence."""
+        return f"<{self.name}>"
+
+
+def encode(value: object, *, max_bytes: int = MAX_BYTES) -> str:
+    """The tagged JSON text of `value`, ASCII only; raises `TaggedError` where it is too deep or too large."""
+    text = json.dumps(tag(value, max_bytes=max_bytes), separators=(",", ":"))
+    if len(text) > max_bytes:
+        raise TaggedError(f"a value of {len(text)} bytes as tagged JSON; at most {max_bytes} cross the border")
+    return text
+
+
+def tag(value: object, *, max_bytes: int = MAX_BYTES) -> Any:
+    """The JSON tree of `value`; raises `TaggedError` as `encode` does."""
+    budget = max_bytes
+
+    def walk(item: Any, depth: int) -> Any:
+        nonlocal budget
+        kind: type[Any] = type(item)
+        budget -= len(item) if kind is str or kind is bytes else 2
+        if budget < 0:
+            raise TaggedError(f"a value of more than {max_bytes} bytes as tagged JSON")
+        if depth > MAX_DEPTH:
+            raise TaggedError(f"a value nested deeper than {MAX_DEPTH} levels")
+        if item is None or kind is bool or kind is str:
+            return item
+        if kind is int:
+            budget -= item.bit_length() // 4
+            return item if -_SMALL <= item <= _SMALL else {"t": "int", "v": hex(item)}
+        if kind is float:
+            return item if math.isfinite(item) else {"t": "float", "v": str(item)}
+        if kind in _SEQUENCES:
+            name = _SEQUENCES[kind]
+            items = [walk(part, depth + 1) for part in item]
+            return items if name is None else {"t": name, "v": items}
+        if kind in _DICTS:
+            pairs = [[walk(key, depth + 1), walk(part, depth + 1)] for key, part in item.items()]
+            return {"t": "dict", "v": pairs}
+        if kind is bytes or kind is bytearray:
+            return {"t": "bytes", "v": item.hex()}
+        if kind is complex:
+            return {"t": "complex", "v": [walk(item.real, depth), walk(item.imag, depth)]}
+        return {"t": "object", "v": str(type.__dict__["__name__"].__get__(kind))[:80]}
+
+    return walk(value, 0)
+
+
+def decode(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+    """The value of a tagged JSON text; raises `TaggedError` for anything that `encode` would not have written."""
+    if len(text) > max_bytes:
+        raise TaggedError(f"a tagged text of {len(text)} bytes; at most {max_bytes} cross the border")
+    try:
+        tree = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise TaggedError(f"not tagged JSON: {error}") from None
+    return restore(tree)
+
+
+def restore(tree: Any) -> Any:
+    """The value of a tagged JSON tree; raises `TaggedError` where the tree is not of the tagged form."""
+    hashed = MAX_HASHED
+
+    def hashable(items: list[Any]) -> list[Any]:
+        nonlocal hashed
+        hashed -= len(items)
+        if hashed < 0:
+            raise TaggedError(f"sets and dicts with more than {MAX_HASHED} elements in one value")
+        return items
+
+    def walk(item: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise TaggedError(f"a value nested deeper than {MAX_DEPTH} levels")
+        if isinstance(item, list):
+            return [walk(part, depth + 1) for part in item]  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(item, dict):
+            return item
+        match item:
+            case {"t": "tuple", "v": [*parts]}:
+                return tuple(walk(part, depth + 1) for part in parts)
+            case {"t": "set", "v": [*parts]}:
+                return {walk(part, depth + 1) for part in hashable(parts)}
+            case {"t": "frozenset", "v": [*parts]}:
+                return frozenset(walk(part, depth + 1) for part in hashable(parts))
+            case {"t": "dict", "v": [*parts]}:
+                return {walk(key, depth + 1): walk(part, depth + 1) for key, part in hashable(parts)}
+            case {"t": "int", "v": str(digits)}:
+                return int(digits, 16)
+            case {"t": "bytes", "v": str(digits)}:
+                return bytes.fromhex(digits)
+            case {"t": "float", "v": "nan" | "inf" | "-inf" as name}:
+                return float(name)
+            case {"t": "complex", "v": [real, imaginary]}:
+                return complex(walk(real, depth), walk(imaginary, depth))
+            case {"t": "object", "v": str(name)}:
+                return Opaque(name[:80])
+            case _:
+                raise TaggedError(f"no tag of this form: {str(item)[:80]}")  # pyright: ignore[reportUnknownArgumentType]
+
+    try:
+        return walk(tree, 0)
+    except TaggedError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TaggedError(f"not a tagged value: {error}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise TaggedError(f"the constant {name} outside a tag")
