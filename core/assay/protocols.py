@@ -355,7 +355,10 @@ class Aggregation(Protocol):
 class Regulariser(Protocol):
     """A term added to the loss."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Its name in metrics and messages."""
+        ...
 
     def prepare(self, batch: TrainBatch) -> TrainBatch:
         """What it must know of the whole batch, put into `extra`; the batch itself where nothing."""

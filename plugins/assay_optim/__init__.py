@@ -1,1 +1,14 @@
-"""placeholder"""
+"""Policy optimizers as compositions of small parts, and supervised and preference objectives."""
+
+from assay_optim.compose import compose
+from assay_optim.options import CompositionOptions, PartSpec
+from assay_optim.plugin import assay_optimizer_parts, assay_policy_optimizers, optimizer
+
+__all__ = [
+    "CompositionOptions",
+    "PartSpec",
+    "assay_optimizer_parts",
+    "assay_policy_optimizers",
+    "compose",
+    "optimizer",
+]

@@ -1,0 +1,73 @@
+"""What this plugin offers: optimizers, their parts, and objectives. Listing them imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from pydantic import create_model
+from pydantic.fields import FieldInfo
+
+from assay.component import BuildContext, Component, Part
+from assay.errors import ConfigError, did_you_mean
+from assay.hookspecs import hookimpl
+from assay.protocols import PolicyOptimizer
+from assay_optim.compose import build
+from assay_optim.optimizer import Composition
+from assay_optim.options import CompositionOptions
+from assay_optim.parts import PARTS
+from assay_optim.presets import PRESETS, Preset
+from assay_optim.table import cells
+
+
+def options_of(preset: Preset) -> type[CompositionOptions]:
+    """The options model of a preset: `CompositionOptions` with the preset's parts as defaults."""
+    standing = CompositionOptions(**preset.parts)
+    fields: dict[str, Any] = {}
+    for name, field in CompositionOptions.model_fields.items():
+        default = FieldInfo(annotation=field.annotation, default=getattr(standing, name), description=field.description)
+        fields[name] = (field.annotation, default)
+    title = re.sub(r"(^|_)(\w)", lambda match: match[2].upper(), preset.name) + "Options"
+    return create_model(title, __base__=CompositionOptions, __doc__=preset.summary, **fields)
+
+
+def component_of(preset: Preset) -> Component[Any, PolicyOptimizer]:
+    """The component of a preset."""
+    model = options_of(preset)
+    return Component(
+        preset.name,
+        model,
+        partial(build, preset.name),
+        summary=preset.summary,
+        extra="train",
+        facts=cells(preset, model()),
+    )
+
+
+def optimizer(preset: str, **options: Any) -> Composition:
+    """The optimizer of a preset with options replaced, built as a config's `optimizer` table builds it.
+
+    Raises `ConfigError` for an unknown preset, part or option.
+    """
+    found = next((known for known in PRESETS if known.name == preset), None)
+    if found is None:
+        known = [known.name for known in PRESETS]
+        raise ConfigError(
+            f"optimizer.use: no optimizer named {preset!r}; known: {', '.join(known)}.{did_you_mean(preset, known)}"
+        )
+    return build(preset, options_of(found)(**options), BuildContext())
+
+
+@hookimpl
+def assay_policy_optimizers() -> Iterable[Component[Any, PolicyOptimizer]]:
+    """All presets, and `composition`, in which every axis is to be given."""
+    own = Preset("composition", "Your own composition: every axis is yours", "-", {})
+    return [component_of(preset) for preset in (*PRESETS, own)]
+
+
+@hookimpl
+def assay_optimizer_parts() -> Iterable[Part]:
+    """Every built-in part."""
+    return PARTS

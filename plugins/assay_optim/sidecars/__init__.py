@@ -1,0 +1,1 @@
+"""State that an optimizer owns beside its pure parts; the only place for extras."""
