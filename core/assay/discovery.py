@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import assay
 from assay.hookspecs import ENTRY_POINTS
+from assay.process import kill_marked, kill_tree
 
 IDLE_LIMIT_S = 1.5
 """Longest wait for a third party's plugin that is not even computing."""
@@ -141,18 +143,22 @@ def _probe(plugins: Sequence[Plugin]) -> dict[Plugin, dict[str, Any]]:
     """Ask one child process about `plugins`; those it did not answer for are broken with the cause."""
     own = plugins[0].builtin
     started = time.monotonic()
+    token = secrets.token_hex(8)
     child = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
         [sys.executable, "-P", "-m", "assay._probe", *(plugin.module for plugin in plugins)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        env={**os.environ, "ASSAY_PROBE": token},
     )
     lines: list[str] = []
     reader = threading.Thread(target=_read_lines, args=(child, lines), daemon=True)
     reader.start()
     verdict = _wait(child, hard_limit_s=60.0 if own else HARD_LIMIT_S, idle_limit_s=60.0 if own else IDLE_LIMIT_S)
-    _kill(child)
+    kill_tree(child.pid, root=child.returncode is None)
+    child.wait()
+    kill_marked(f"ASSAY_PROBE={token}")
     reader.join(timeout=1.0)
     answers: dict[str, dict[str, Any]] = {}
     for line in lines:
@@ -177,30 +183,22 @@ def _read_lines(child: "subprocess.Popen[bytes]", lines: list[str]) -> None:
 def _wait(child: "subprocess.Popen[bytes]", *, hard_limit_s: float, idle_limit_s: float) -> str | None:
     """Wait for the child; the cause as a sentence when it idles past its limit, or never ends."""
     started = active = time.monotonic()
-    used = 0.0
     while child.poll() is None:
         now = time.monotonic()
-        spent = _cpu_s(child.pid)
-        if spent > used + 0.05:
-            used, active = spent, now
+        if _computes(child.pid):
+            active = now
         if now - started > hard_limit_s or (now - started > idle_limit_s and now - active > 0.5):
             return f"its import did not end within {now - started:.1f} s"
         time.sleep(0.01)
     return None
 
 
-def _cpu_s(pid: int) -> float:
+def _computes(pid: int) -> bool:
+    """Whether the process runs, waits for a core or for the disk; a busy machine makes a plugin slow, not idle."""
     try:
-        times = psutil.Process(pid).cpu_times()
+        return psutil.Process(pid).status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
     except psutil.Error:
-        return 0.0
-    return times.user + times.system
-
-
-def _kill(child: "subprocess.Popen[bytes]") -> None:
-    if child.poll() is None:
-        os.killpg(child.pid, 9)
-    child.wait()
+        return False
 
 
 class _Cache:
@@ -208,15 +206,16 @@ class _Cache:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.answers: dict[str, Any] = {}
+        self.answers: dict[str, dict[str, Any]] = {}
         try:
-            self.answers = json.loads(path.read_text(encoding="utf-8"))
+            stored: Any = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self.answers = {}
+            return
+        if isinstance(stored, dict):
+            self.answers = {key: answer for key, answer in _items(stored) if isinstance(answer, dict)}
 
     def get(self, plugin: Plugin) -> dict[str, Any] | None:
-        answer = self.answers.get(_fingerprint(plugin))
-        return answer if isinstance(answer, dict) else None
+        return self.answers.get(_fingerprint(plugin))
 
     def put(self, plugin: Plugin, answer: dict[str, Any]) -> None:
         self.answers[_fingerprint(plugin)] = answer
@@ -232,12 +231,15 @@ class _Cache:
             return
 
 
+def _items(mapping: Any) -> Iterable[tuple[str, Any]]:
+    return mapping.items()
+
+
 def _fingerprint(plugin: Plugin) -> str:
     """Changes with the interpreter, the installed packages and the plugin's own files."""
     state: list[object] = [sys.executable, sys.version, assay.__version__, plugin.model_dump()]
-    for folder in sys.path:
-        if folder.endswith(("site-packages", "dist-packages")) and os.path.isdir(folder):
-            state.append((folder, os.stat(folder).st_mtime_ns))
+    packages = (folder for folder in sys.path if folder.endswith(("site-packages", "dist-packages")))
+    state.extend((folder, os.stat(folder).st_mtime_ns) for folder in packages if os.path.isdir(folder))
     state.append(_files(plugin.module))
     return hashlib.sha256(repr(state).encode()).hexdigest()
 

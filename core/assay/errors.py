@@ -9,6 +9,8 @@
     |-- TrainingError   an update cannot be made (no checkpoint to resume, non-finite loss)
     `-- StoreError      a run folder is locked, damaged, of another version, or the disk is full
 
+A reward source may raise `TransientError`, which stands outside the tree: it asks for another try and is never shown.
+
 Every message follows one pattern: *where: what is wrong; what was found; what to do.* Identifiers are written with
 `!r`, numbers with units. The command line prints the message without a traceback and exits with `exit_code`.
 """
@@ -52,6 +54,13 @@ class TrainingError(AssayError):
 
 class StoreError(AssayError):
     """A run folder is locked, damaged, written by another version, or the disk is full."""
+
+
+class TransientError(Exception):
+    """Raised by a reward source for a failure that may pass by itself (a busy judge, a dropped connection).
+
+    The guard tries again with growing pauses, up to the source's declared `retries`; any other error is tried once.
+    """
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from assay.contracts.batch import Candidate, RolloutRequest, ScoredGroup, WeightsRef
 from assay.contracts.limits import Limits
@@ -355,10 +355,7 @@ class Aggregation(Protocol):
 class Regulariser(Protocol):
     """A term added to the loss."""
 
-    @property
-    def name(self) -> str:
-        """Its name in metrics and messages."""
-        ...
+    name: ClassVar[str]
 
     def prepare(self, batch: TrainBatch) -> TrainBatch:
         """What it must know of the whole batch, put into `extra`; the batch itself where nothing."""

@@ -1,4 +1,4 @@
-"""Finds components by kind and name among the installed plugins; imports a plugin only when one of its parts is asked for."""
+"""Finds components by kind and name among the installed plugins; imports a plugin only when a part of it is needed."""
 
 import importlib
 import logging
@@ -147,9 +147,7 @@ class Registry:
                 self._modules[plugin.module] = importlib.import_module(plugin.module)
             # Whatever a plugin raises at import is reported as that plugin's failure, with the cause chained.
             except (Exception, SystemExit) as error:
-                raise PluginError(
-                    f"plugin {plugin.title}: not loaded: {type(error).__name__}: {error}"
-                ) from error
+                raise PluginError(f"plugin {plugin.title}: not loaded: {type(error).__name__}: {error}") from error
         return self._modules[plugin.module]
 
 

@@ -1,0 +1,185 @@
+"""Everything that can be found wrong before work: the first token is drawn only after all of it held."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assay.component import BuildContext
+from assay.config.refs import Use, build, checked
+from assay.config.rewards import RewardEntry, sources
+from assay.config.run import RlvrConfig
+from assay.contracts import Task
+from assay.discovery import default_cache_dir
+from assay.errors import ConfigError, SandboxError
+from assay.protocols import RolloutEngine, Sandbox
+from assay.registry import Registry
+
+LOG_BYTES_PER_ROLLOUT = 8192
+"""Generous size of a rollout with its verdicts in the log."""
+
+
+@dataclass
+class Plan:
+    """A checked config and what was read while checking it."""
+
+    config: RlvrConfig
+    registry: Registry
+    context: BuildContext
+    tasks: list[Task]
+    held_out: list[Task]
+    notes: list[str] = field(default_factory=list[str])
+    """Sentences for the user that are no errors."""
+
+
+def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") -> Plan:
+    """The plan of a run; raises `ConfigError` in one sentence for the first thing that is wrong."""
+    registry = Registry.load(allow=config.plugins.allow)
+    context = make_context(registry, base_dir=base_dir, seed=config.seed, device=config.policy.device)
+    check_rewards(registry, config.rewards, where=where)
+    checked(registry, "rollout_engine", config.engine.use, config.engine.options, where=f"{where}: engine")
+    checked(registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, where=f"{where}: optimizer")
+    for index, tracker in enumerate(config.trackers):
+        checked(registry, "tracker", tracker.use, tracker.options, where=f"{where}: trackers[{index}]")
+    tasks = read_tasks(registry, config.tasks, context, where=f"{where}: tasks")
+    check_golds(registry, config.rewards, tasks, context, where=f"{where}: tasks")
+    held_out: list[Task] = []
+    if config.evaluate is not None:
+        judges = (config.evaluate.by or config.rewards[0], *config.evaluate.also)
+        check_rewards(registry, judges, where=f"{where}: evaluate")
+        held_out = read_tasks(registry, config.evaluate.tasks, context, where=f"{where}: evaluate.tasks")
+        check_golds(registry, judges, held_out, context, where=f"{where}: evaluate.tasks")
+        _check_apart(tasks, held_out, where=f"{where}: evaluate.tasks")
+    _check_model(config, base_dir, where)
+    build(
+        registry,
+        "policy_optimizer",
+        config.optimizer.use,
+        config.optimizer.options,
+        context,
+        where=f"{where}: optimizer",
+    )
+    check_disk(config, base_dir)
+    return Plan(config, registry, context, tasks, held_out, notes=list(registry.problems))
+
+
+def make_context(registry: Registry, *, base_dir: Path, seed: int, device: str = "cpu") -> BuildContext:
+    """A context whose sandboxes and engines come from the registry."""
+    context = BuildContext(
+        seed=seed, device=device, base_dir=base_dir, cache_dir=default_cache_dir(), parts=registry.parts()
+    )
+
+    def open_sandbox(name: str | None, options: dict[str, Any]) -> Sandbox:
+        if name is not None:
+            return build(registry, "sandbox", name, options, context, where="sandbox")
+        return best_sandbox(registry, context, options)
+
+    def open_engine(name: str, options: dict[str, Any]) -> RolloutEngine:
+        return build(registry, "rollout_engine", name, options, context, where="engine")
+
+    context.open_sandbox = open_sandbox
+    context.open_engine = open_engine
+    return context
+
+
+def best_sandbox(registry: Registry, context: BuildContext, options: dict[str, Any]) -> Sandbox:
+    """The first sandbox that works here, in the order of the rank that each declares; raises `SandboxError`."""
+    rows = [row for row in registry.rows if row.kind == "sandbox" and row.state == "ok" and "rank" in row.offer.facts]
+    causes: list[str] = []
+    for row in sorted(rows, key=lambda row: int(row.offer.facts["rank"])):
+        try:
+            return build(registry, "sandbox", row.offer.name, options, context, where="sandbox")
+        except (SandboxError, ConfigError) as error:
+            causes.append(f"{row.offer.name}: {error}")
+    raise SandboxError(f"sandbox: none works on this machine; {'; '.join(causes) or 'none is installed'}")
+
+
+def check_rewards(registry: Registry, rewards: Sequence[RewardEntry], *, where: str) -> None:
+    """Raise `ConfigError` for an unknown source or option anywhere inside the entries."""
+    for index, entry in enumerate(rewards):
+        for place, source in sources(entry, f"rewards[{index}]"):
+            checked(registry, "reward_source", source.use, source.options, where=f"{where}: {place}")
+
+
+def read_tasks(registry: Registry, use: Use, context: BuildContext, *, where: str) -> list[Task]:
+    """All tasks of a source; raises `ConfigError` for a bad row, no row, or an id that comes twice."""
+    source = build(registry, "task_source", use.use, use.options, context, where=where)
+    tasks: list[Task] = list(source.tasks())
+    if not tasks:
+        raise ConfigError(f"{where}: source {use.use!r} has no tasks; look at its options: assay plugins {use.use}")
+    seen: set[str] = set()
+    for task in tasks:
+        if task.id in seen:
+            raise ConfigError(f"{where}: task id {task.id!r} comes twice; ids must be unique")
+        seen.add(task.id)
+    return tasks
+
+
+def check_golds(
+    registry: Registry, rewards: Sequence[RewardEntry], tasks: Sequence[Task], context: BuildContext, *, where: str
+) -> None:
+    """Raise `ConfigError` naming the first rows whose gold a source cannot read.
+
+    A built-in source that reads golds offers `check_task(task)`, a sentence for an unreadable one and None otherwise.
+    """
+    for entry in rewards:
+        for place, source in sources(entry):
+            component, options = checked(registry, "reward_source", source.use, source.options, where=place)
+            if component.isolation != "inline":
+                continue
+            check = getattr(component.build(options, context), "check_task", None)
+            if check is None:
+                continue
+            relevant = [task for task in tasks if entry.applies(task.tags)]
+            bad = [(task.id, problem) for task in relevant if (problem := check(task)) is not None]
+            if bad:
+                examples = "; ".join(f"{task_id}: {problem}" for task_id, problem in bad[:3])
+                raise ConfigError(
+                    f"{where}: source {source.use!r} cannot read {len(bad):,} of {len(relevant):,} golds; {examples}. "
+                    f"Mend or leave out these rows"
+                )
+
+
+def check_disk(config: RlvrConfig, base_dir: Path) -> None:
+    """Raise `ConfigError` when the disk has no room for the checkpoints and the log of the run."""
+    from assay.training.checkpoint import checkpoint_bytes
+    from assay.training.model import find_model
+
+    runs_dir = Path(config.runs_dir)
+    existing = next(folder for folder in (runs_dir.absolute(), *runs_dir.absolute().parents) if folder.is_dir())
+    files = find_model(config.policy.model, base_dir=base_dir)
+    rollouts = config.steps * config.loop.groups_per_step * config.engine.group_size
+    needed = checkpoint_bytes(files) * (config.checkpoint.keep + 1) + rollouts * LOG_BYTES_PER_ROLLOUT
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise ConfigError(
+            f"{config.runs_dir}: too little free disk: {free / 2**20:,.0f} MiB free, {needed / 2**20:,.0f} MiB needed "
+            f"for {config.checkpoint.keep + 1} checkpoints and the log. Free some, or lower checkpoint.keep"
+        )
+
+
+def _check_model(config: RlvrConfig, base_dir: Path, where: str) -> None:
+    try:
+        from assay.training.model import find_model
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{where}: training needs the package {error.name!r}, which is not installed; "
+            'install it with: python -m pip install "assay[train]"'
+        ) from error
+    find_model(config.policy.model, base_dir=base_dir)
+
+
+def _check_apart(tasks: Sequence[Task], held_out: Sequence[Task], *, where: str) -> None:
+    """No question may be in both halves, however it is spaced or cased."""
+    trained = {_normal(task.prompt) for task in tasks}
+    shared = [task for task in held_out if _normal(task.prompt) in trained]
+    if shared:
+        raise ConfigError(
+            f"{where}: {len(shared):,} of {len(held_out):,} held-out questions are also trained on; first "
+            f"{shared[0].id!r}. Split by question text"
+        )
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.split()).casefold()
