@@ -131,8 +131,8 @@ def merged(needs: Iterable[Needs | None]) -> Needs:
         if need is None:
             continue
         for key, old in values.items():
-            new = getattr(need, key)
-            values[key] = tuple(dict.fromkeys((*old, *new))) if isinstance(old, tuple) else max(old, new)
+            new: Any = getattr(need, key)
+            values[key] = tuple(dict.fromkeys(old + new)) if type(old) is tuple else max(old, new)
     return Needs(**values)
 
 

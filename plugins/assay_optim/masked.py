@@ -1,9 +1,11 @@
+# pyright: reportUnknownMemberType=false
+# (torch's stubs leave `unique` and `tolist` untyped)
 """Sums over masked tokens and over groups; every function says what it divides by. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from assay.contracts.tensors import Denominators, TrainBatch
 from assay.errors import TrainingError
@@ -141,10 +143,10 @@ def policy_logp(batch: TrainBatch, part: str) -> Tensor:
 
 
 def _group_index(group: Tensor) -> tuple[Tensor, int]:
-    found: tuple[Tensor, Tensor] = group.unique(return_inverse=True)  # pyright: ignore[reportUnknownMemberType] - stubs
+    found = cast("tuple[Tensor, Tensor]", group.unique(return_inverse=True))
     return found[1], len(found[0])
 
 
 def listed(tensor: Tensor) -> list[float]:
     """The numbers of a tensor (N,)."""
-    return tensor.double().tolist()  # pyright: ignore[reportUnknownMemberType] - torch's stub gives no element type
+    return cast("list[float]", tensor.double().tolist())
