@@ -1,0 +1,82 @@
+"""The folder that a sandbox keeps on the host while it lives: the zygote's program, locks, and empty mount points.
+
+Its name carries the owner's process id and start time, so that a later start can tell what a killed run left behind.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import assay.contracts.tagged
+from assay_sandboxes.pipes import remove_tree
+
+PREFIX = "assay-sandbox"
+NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-\w+")
+INSIDE = Path(__file__).with_name("inside")
+
+
+def start_time(pid: int) -> int | None:
+    """When process `pid` started, in clock ticks since boot; None where it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def owner_is_gone(pid: int, started: int) -> bool:
+    """Whether the process that this pair names no longer runs."""
+    return start_time(pid) != started
+
+
+def owner() -> tuple[int, int]:
+    """The pair that names this process."""
+    return os.getpid(), start_time(os.getpid()) or 0
+
+
+class Home:
+    """A sandbox's folder; readable by everybody, writable by its owner."""
+
+    def __init__(self) -> None:
+        """Make the folder and put the zygote's program into it."""
+        pid, started = owner()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{pid}-{started}-"))
+        self.path.chmod(0o755)
+        self.inside = self.path / "inside"
+        self.inside.mkdir(mode=0o755)
+        for file in sorted(INSIDE.glob("*.py")):
+            shutil.copyfile(file, self.inside / file.name)
+        shutil.copyfile(assay.contracts.tagged.__file__, self.inside / "tagged.py")
+        for file in self.inside.iterdir():
+            file.chmod(0o644)
+
+    def work_folder(self, uid: int | None) -> Path:
+        """A new empty folder for a jail without a file system of its own, owned by `uid` where one is given."""
+        folder = Path(tempfile.mkdtemp(prefix="work-", dir=self.path))
+        if uid is not None:
+            os.chown(folder, uid, uid)
+        return folder
+
+    def remove(self) -> None:
+        """Remove the folder and everything in it."""
+        remove_tree(self.path)
+
+
+def sweep() -> int:
+    """Number of folders removed that were left behind by processes that no longer run."""
+    removed = 0
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}-*"):
+        match = NAME.fullmatch(folder.name)
+        if match and owner_is_gone(int(match[1]), int(match[2])) and _is_ours(folder):
+            remove_tree(folder)
+            removed += 1
+    return removed
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        facts = folder.lstat()
+    except OSError:
+        return False
+    return facts.st_uid == os.getuid() and not folder.is_symlink()

@@ -1,0 +1,33 @@
+"""Started as root: becomes an unprivileged user, with unreachable folders put within its reach, and starts a command.
+
+`python3 -S -s -P -B launch.py SETTINGS`; SETTINGS is a JSON object: `uid`, `binds` (pairs of folder and empty folder;
+bound in a mount namespace of this process alone, gone with it), `command`.
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+CLONE_NEWNS = 0x20000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+
+
+def main() -> None:
+    """Do it; the exec ends this program."""
+    settings = json.loads(sys.argv[1])
+    libc = ctypes.CDLL(None, use_errno=True)
+    if settings["binds"]:
+        if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
+            raise OSError(ctypes.get_errno(), "cannot make a mount namespace to bring the interpreter within reach")
+        for source, target in settings["binds"]:
+            if libc.mount(source.encode(), target.encode(), None, MS_BIND | MS_REC, None):
+                raise OSError(ctypes.get_errno(), f"cannot bind {source}")
+    os.setgroups([])
+    os.setresgid(settings["uid"], settings["uid"], settings["uid"])
+    os.setresuid(settings["uid"], settings["uid"], settings["uid"])
+    os.umask(0o022)
+    os.execvp(settings["command"][0], settings["command"])
+
+
+main()
