@@ -12,7 +12,7 @@ inside a combination only the sources' own options are given.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -167,12 +167,15 @@ class ProductEntry(_Entry):
         return self.label or _listed("product", self.product)
 
 
-def _combination(data: Any) -> Combination:
-    keys: Any = data if isinstance(data, dict) else type(data).model_fields if isinstance(data, BaseModel) else ()
-    return next((name for name in COMBINATIONS if name in keys), "source")
+def _combination(data: object) -> Combination:
+    for name in COMBINATIONS:
+        inside = name in cast("dict[str, object]", data) if isinstance(data, dict) else hasattr(data, name)
+        if inside:
+            return name
+    return "source"
 
 
-def _branch(data: Any) -> str:
+def _branch(data: object) -> str:
     # The brackets let error messages leave the branch out of the place they name.
     return f"[{_combination(data)}]"
 

@@ -1,0 +1,40 @@
+"""Whether what a source returned is an answer: as many verdicts as candidates, in order, each within the contract."""
+
+from collections.abc import Sequence
+
+from assay.contracts import Limits, Verdict
+
+
+class ContractError(Exception):
+    """A source returned something that is not an answer; the text says what."""
+
+
+def checked_batch(answer: object, expected: int) -> Sequence[object]:
+    """The answer as a sequence of the expected length; raises `ContractError`."""
+    if isinstance(answer, (str, bytes)) or not isinstance(answer, Sequence):
+        raise ContractError(f"returned {_named(answer)} instead of a sequence of verdicts")
+    if len(answer) != expected:  # pyright: ignore[reportUnknownArgumentType] # of anything, still
+        raise ContractError(f"returned {len(answer)} verdicts for {expected} candidates")  # pyright: ignore[reportUnknownArgumentType]
+    return answer  # pyright: ignore[reportUnknownVariableType]
+
+
+def checked_verdict(found: object) -> Verdict:
+    """The verdict; raises `ContractError` for anything that a source may not return."""
+    if not isinstance(found, Verdict):
+        raise ContractError(f"returned {_named(found)} instead of a verdict")
+    if found.status == "failed":
+        raise ContractError("returned a verdict with status 'failed', which only assay writes; raise instead")
+    return found
+
+
+def outside(verdict: Verdict, limits: Limits) -> str | None:
+    """What is wrong with a scored verdict's numbers, or None: every value is finite and in the declared range."""
+    low, high = limits.value_range
+    for value, what in ((verdict.value, "value"), *((step.value, "step value") for step in verdict.steps)):
+        if value is not None and not low <= value <= high:  # also false for NaN
+            return f"its {what} {value!r} is outside the declared range [{low:g}, {high:g}]"
+    return None
+
+
+def _named(found: object) -> str:
+    return "None" if found is None else f"a {type(found).__name__}"

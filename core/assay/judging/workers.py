@@ -1,0 +1,48 @@
+"""Killable workers as components see them: the `Workers` protocol over a `Pool`."""
+
+import asyncio
+import json
+import os
+from typing import Any
+
+from pydantic import JsonValue
+
+from assay.contracts import ResourceLimits
+from assay.judging.pool import Answer, Pool, ProgramKey
+
+
+class WorkerPool:
+    """A pool of killable worker processes; nothing is started before the first call. Obeys the `Workers` protocol."""
+
+    def __init__(self, size: int | None = None, *, start_timeout_s: float = 60.0) -> None:
+        """At most `size` items at once; default one per core."""
+        self.pool = Pool(size or os.cpu_count() or 1, start_timeout_s=start_timeout_s)
+
+    async def call(self, target: str, payload: JsonValue, *, limits: ResourceLimits) -> Answer:
+        """Run `target` (`"module:function"`, JSON in, JSON out) on one item; its whole process tree dies at a limit.
+
+        Importing the module is not counted against the item's limits. Cancelling the call ends the item.
+        """
+        data = json.dumps(payload, allow_nan=False).encode()
+        return await asyncio.wrap_future(self.pool.submit(ProgramKey(target, ""), data, limits))
+
+    def call_blocking(self, target: str, payload: JsonValue, *, limits: ResourceLimits) -> Answer:
+        """As `call`, for code without an event loop."""
+        data = json.dumps(payload, allow_nan=False).encode()
+        return self.pool.submit(ProgramKey(target, ""), data, limits).result()
+
+    async def aclose(self) -> None:
+        """End every worker and everything below it."""
+        await asyncio.to_thread(self.pool.close)
+
+    def close(self) -> None:
+        """As `aclose`, for code without an event loop."""
+        self.pool.close()
+
+    async def __aenter__(self) -> "WorkerPool":
+        """Itself."""
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        """Close."""
+        await self.aclose()
