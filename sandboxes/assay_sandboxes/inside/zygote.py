@@ -8,7 +8,7 @@ import json
 import sys
 
 SETTINGS = json.loads(sys.argv[1])
-sys.path[:0] = SETTINGS["import_from"]
+sys.path[:0] = SETTINGS["import_from"]  # before the modules beside this file, which are found there
 
 import base64
 import ctypes
@@ -215,11 +215,11 @@ class Zygote:
             _write_file(name, content)
         if not self._alone:
             os.setsid()
+        if self._ruleset is not None:
+            self._ruleset.restrict()
         child.take_descriptors(*descriptors)
         python = kind == "python"
         child.set_limits(limits, native=not python, base_bytes=self._base_bytes if python else 0)
-        if self._ruleset is not None:
-            self._ruleset.restrict()
         if self._guarded:
             self._filters[kind].install(self._libc)
         if not python:

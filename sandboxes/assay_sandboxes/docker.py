@@ -1,0 +1,251 @@
+"""Jails that are containers of a Docker engine: one container for each slot, with the zygote as its process 1.
+
+Nothing is mounted from the host and nothing is fetched: the zygote's program travels on the command line, and the image
+is made from the Python that runs assay, unless one is named.
+"""
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import select
+import socket
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from assay.contracts.sandbox import Guarantee
+from assay.errors import SandboxError
+from assay_sandboxes.home import Home, owner, owner_is_gone
+from assay_sandboxes.interpreter import ENVIRONMENT
+from assay_sandboxes.options import DockerOptions
+
+if TYPE_CHECKING:
+    import docker
+
+# The engine's client has no types of its own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+LABEL = "assay.sandbox"
+GUARANTEES: frozenset[Guarantee] = frozenset(
+    {"no_network", "private_files", "memory_limit", "disk_limit", "cpu_limit", "kills_tree", "other_user"}
+)
+MODULES = ("tagged", "frames", "cleaning", "landlock", "namespaces", "seccomp", "child", "watch")
+"""The zygote's modules, each after those that it imports."""
+BOOT = """
+import base64, json, sys, types, zlib
+texts = json.loads(zlib.decompress(base64.b85decode(sys.argv.pop())))
+for name in texts["order"]:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(texts[name], f"/assay/{name}.py", "exec"), module.__dict__)
+exec(compile(texts["zygote"], "/assay/zygote.py", "exec"), {"__name__": "zygote"})
+"""
+ENGINE_TIMEOUT_S = 60
+FIRST_UID = 64500
+_numbers = itertools.count()
+
+
+class Docker:
+    """Starts jails as containers."""
+
+    name = "docker"
+    guarantees = GUARANTEES
+    start_within_s = 20.0
+
+    def __init__(self, options: DockerOptions, home: Home) -> None:
+        """Reach the engine, remove containers of dead owners, and have an image; raises `SandboxError`."""
+        try:
+            import docker
+        except ImportError:
+            raise SandboxError("sandbox 'docker': the package docker is missing; pip install 'assay[docker]'") from None
+        self._options = options
+        self._bundle = _bundle(home)
+        try:
+            self._client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
+            self._client.ping()
+        except docker.errors.DockerException as error:
+            raise SandboxError(
+                f"sandbox 'docker': no engine answers: {error}; start dockerd, or set DOCKER_HOST to a running one"
+            ) from error
+        sweep(self._client)
+        if options.image is None:
+            from assay_sandboxes.image import ensure
+
+            self._image, self._python = ensure(self._client)
+        else:
+            self._image, self._python = options.image, "python3"
+            try:
+                self._client.images.get(options.image)
+            except docker.errors.ImageNotFound:
+                raise SandboxError(
+                    f"sandbox 'docker': the engine has no image {options.image!r}; pull or build it first"
+                ) from None
+
+    def start(self, *, trusted: bool) -> "ContainerTransport":
+        """Start one container."""
+        options = self._options
+        uid = FIRST_UID + (os.getpid() * 7 + next(_numbers)) % 400
+        size = max(options.disk_mib, options.build_disk_mib) << 20
+        pid, started = owner()
+        command = [self._python, "-S", "-s", "-P", "-B", "-c", BOOT, json.dumps(self._settings()), self._bundle]
+        import docker
+
+        try:
+            container = self._client.containers.create(
+                self._image,
+                entrypoint=command[:1],
+                command=command[1:],
+                network_mode="none",
+                read_only=True,
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges"],
+                pids_limit=options.pids,
+                mem_limit=options.memory_mib << 20,
+                memswap_limit=options.memory_mib << 20,
+                ipc_mode="none",
+                user=f"{uid}:{uid}",
+                tmpfs={"/work": f"size={size},nr_inodes=4096,mode=0700,uid={uid},gid={uid},exec"},
+                working_dir="/work",
+                environment=ENVIRONMENT,
+                labels={LABEL: f"{pid}-{started}"},
+                hostname="jail",
+                stdin_open=True,
+                auto_remove=True,
+                log_config={"Type": "none"},
+            )
+            return ContainerTransport(container)
+        except docker.errors.DockerException as error:
+            raise SandboxError(f"sandbox 'docker': a container cannot be started: {error}") from error
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "import_from": list(self._options.import_from),
+            "work": "/work",
+            "namespaces": False,
+            "alone": True,
+            "seccomp": True,
+            "shared_files": False,
+            "landlock": False,
+            "readable": [],
+            "preload": list(self._options.preload),
+        }
+
+
+class ContainerTransport:
+    """The attached streams of one container; the engine ends the zygote's input when this side goes away."""
+
+    def __init__(self, container: Any) -> None:
+        """Attach to a created `container` and start it."""
+        self._container = container
+        self._closed = False
+        self._said = b""
+        self._raw = bytearray()
+        self._out = bytearray()
+        params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        self._wrapper = container.attach_socket(params=params)
+        self._socket: socket.socket = getattr(self._wrapper, "_sock", self._wrapper)
+        self._socket.setblocking(False)
+        container.start()
+
+    def fileno(self) -> int:
+        """The descriptor of the attached connection."""
+        return self._socket.fileno()
+
+    def read(self, timeout_s: float) -> bytes:
+        """Some bytes of the zygote's output; what it writes to its standard error is put aside."""
+        deadline = time.monotonic() + timeout_s
+        while not self._out:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if not poll.poll(max(0.0, (deadline - time.monotonic()) * 1000)):
+                raise TimeoutError
+            if not self._receive():
+                return b""
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    def _receive(self) -> bool:
+        """Take what is there apart into streams; False at the end."""
+        try:
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self._raw += data
+        while len(self._raw) >= 8:
+            length = int.from_bytes(self._raw[4:8], "big")
+            if len(self._raw) < 8 + length:
+                break
+            body = bytes(self._raw[8 : 8 + length])
+            if self._raw[0] == 1:
+                self._out += body
+            else:
+                self._said = (self._said + body)[-600:]
+            del self._raw[: 8 + length]
+        return True
+
+    def write(self, data: bytes, timeout_s: float) -> None:
+        """Write all of `data`, taking in output meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        view = memoryview(data)
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | select.POLLOUT)
+        while view:
+            with contextlib.suppress(BlockingIOError):
+                view = view[self._socket.send(view) :]
+                continue
+            events = dict(poll.poll(max(0.0, (deadline - time.monotonic()) * 1000)))
+            if not events:
+                raise TimeoutError("its connection stayed full")
+            if events.get(self._socket.fileno(), 0) & select.POLLIN and not self._receive():
+                raise BrokenPipeError("it closed its output")
+
+    def diagnosis(self) -> str:
+        """The last lines of the zygote's standard error."""
+        return " ".join(self._said.decode("utf-8", "replace").split())
+
+    def kill(self) -> None:
+        """End the container."""
+        import docker
+
+        # It may have ended and removed itself already.
+        with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
+            self._container.kill()
+
+    def close(self) -> None:
+        """Remove the container and close the connection."""
+        if self._closed:
+            return
+        self._closed = True
+        _remove(self._container)
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        with contextlib.suppress(OSError, AttributeError):
+            self._wrapper.close()
+
+
+def sweep(client: "docker.DockerClient") -> int:
+    """Number of containers removed whose owner no longer runs (on this host; others' are left alone)."""
+    removed = 0
+    for container in client.containers.list(all=True, filters={"label": LABEL}):
+        pid, _, started = str(container.labels.get(LABEL, "")).partition("-")
+        if pid.isdigit() and started.isdigit() and owner_is_gone(int(pid), int(started)):
+            _remove(container)
+            removed += 1
+    return removed
+
+
+def _remove(container: Any) -> None:
+    import docker
+
+    # Another removal, the container's own included, may be under way.
+    with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
+        container.remove(force=True, v=True)
+
+
+def _bundle(home: Home) -> str:
+    texts = {name: (home.inside / f"{name}.py").read_text("utf-8") for name in (*MODULES, "zygote")}
+    return base64.b85encode(zlib.compress(json.dumps({"order": MODULES, **texts}).encode(), 9)).decode()
