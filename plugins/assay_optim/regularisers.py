@@ -56,13 +56,16 @@ class KLOptions(Options):
     """Which estimate."""
     beta: float = Field(default=0.04, ge=0.0)
     """Weight (DeepSeekMath 0.04)."""
+    corrected: bool = False
+    """Multiply by the token's ratio to `logp_old`, which makes the gradient that of the reverse KL (DeepSeek-V3.2,
+    arXiv 2512.02556; TRL's default since 1.x)."""
     adaptive: AdaptiveOptions | None = None
     """Let beta follow a target; None keeps it."""
 
     @property
     def needs(self) -> Needs:
         """The reference's log-probs, unless beta is 0 for good."""
-        return Needs(logp_old=False, logp_ref=self.beta > 0)
+        return Needs(logp_old=self.corrected, logp_ref=self.beta > 0)
 
 
 @dataclass
@@ -72,6 +75,7 @@ class KL:
     name: ClassVar[str] = "kl"
     sample: KLSample
     beta: float
+    corrected: bool = False
     controller: AdaptiveKL | None = None
 
     @property
@@ -93,7 +97,12 @@ class KL:
         if beta == 0:
             return LossReport(masked_sum(forward.logp, batch.mask) * 0.0)
         reference = needed(batch.logp_ref, "logp_ref", "kl")
-        loss = masked_sum(weights * kl_sample(forward.logp, reference, batch.mask, self.sample), batch.mask)
+        samples = kl_sample(forward.logp, reference, batch.mask, self.sample)
+        if self.corrected:
+            old = forward.logp.detach() if batch.logp_old is None else batch.logp_old
+            drift = zero_where_masked(forward.logp, batch.mask) - zero_where_masked(old, batch.mask)
+            samples = samples * drift.clamp(-20.0, 20.0).exp()
+        loss = masked_sum(weights * samples, batch.mask)
         return LossReport(beta * loss, {"kl_loss": float(loss.detach())})
 
 
@@ -101,7 +110,7 @@ def build_kl(options: KLOptions) -> KL:
     """The KL term, with a fresh controller where asked for."""
     adaptive = options.adaptive
     controller = AdaptiveKL("kl", options.beta, adaptive.target, adaptive.horizon) if adaptive else None
-    return KL(options.sample, options.beta, controller)
+    return KL(options.sample, options.beta, options.corrected, controller)
 
 
 def kl_sample(logp: Tensor, reference: Tensor, mask: Tensor, sample: KLSample) -> Tensor:
