@@ -1,0 +1,95 @@
+"""When a written decimal stands for an exact value: it ends there, or it agrees to the digits that the policy asks.
+
+Nothing is rounded absolutely: tiny and huge numbers are compared by their significant digits.
+"""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from assay_math.expression import Node
+from assay_math.numeric import approximate
+
+_NOISE_DIGITS = 14
+"""Decimals with this many digits come from binary floating point, whose last digits are noise."""
+
+
+class Decimal(NamedTuple):
+    """A decimal as it was written."""
+
+    value: Fraction
+    places: int
+    """Digits after the point (a scaled decimal, as in a percentage, has more)."""
+    digits: int
+    """Significant digits."""
+
+
+def written_decimal(node: Node) -> Decimal | None:
+    """The decimal that `node` is, through a sign or a percent sign; None for everything else."""
+    if node.op == "number" and node.name:
+        mantissa = node.name.lstrip("-+")
+        digits = len(mantissa.replace(".", "").lstrip("0"))
+        return Decimal(node.number, len(mantissa.partition(".")[2]), digits)
+    if node.op == "negate":
+        inner = written_decimal(node.args[0])
+        return inner and Decimal(-inner.value, inner.places, inner.digits)
+    if node.op == "percent":
+        inner = written_decimal(node.args[0])
+        return inner and Decimal(inner.value / 100, inner.places + 2, inner.digits)
+    return None
+
+
+def has_long_decimal(node: Node, digits: int) -> bool:
+    """Whether some decimal inside `node` is written to at least that many significant digits."""
+    return any((found := written_decimal(part)) is not None and found.digits >= digits for part in node.walk())
+
+
+def terminates(value: Fraction) -> bool:
+    """Whether the decimal expansion of `value` ends."""
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return rest == 1
+
+
+def agrees(decimal: Decimal, exact: Fraction | None, node: Node, *, digits: int) -> bool:
+    """Whether `decimal` is a fair writing of the value of `node` (`exact` where that is rational), other than equal to it.
+
+    With at least `digits` significant digits it must round or cut the value correctly at that digit. A value whose own
+    expansion ends must be met exactly, but for the noise of binary floating point.
+    """
+    if decimal.digits < digits or not decimal.value:
+        return False
+    if exact is None:
+        value = approximate(node)
+        if value is None or value.imag != 0:
+            return False
+        exact = _fraction(value.real)
+    elif terminates(exact):
+        return decimal.digits >= _NOISE_DIGITS and abs(decimal.value - exact) <= abs(exact) / 10**12
+    if exact * decimal.value <= 0:
+        return False
+    unit = Fraction(10) ** (_exponent(abs(exact)) - digits + 1)
+    short = abs(exact) - abs(decimal.value)
+    return -unit / 2 <= short < unit
+
+
+def same_rounding(left: Decimal, right: Decimal, *, digits: int) -> bool:
+    """Whether two different decimals are one value written to different lengths, the shorter long enough."""
+    short, long = sorted((left, right), key=lambda decimal: decimal.places)
+    if short.places == long.places or short.places < digits or short.digits < digits:
+        return False
+    return abs(short.value - long.value) < Fraction(1, 10**short.places)
+
+
+def _exponent(value: Fraction) -> int:
+    """floor(log10(value)) of a positive number."""
+    guess = len(str(value.numerator)) - len(str(value.denominator))
+    return guess if Fraction(10) ** guess <= value else guess - 1
+
+
+def _fraction(value: object) -> Fraction:
+    from mpmath.libmp import to_rational  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    top, bottom = to_rational(value._mpf_)  # type: ignore[attr-defined]  # pyright: ignore
+    return Fraction(int(top), int(bottom))

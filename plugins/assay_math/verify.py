@@ -1,0 +1,276 @@
+"""The math verifier: a gold that was read once, a response, and a verdict that says what it rests on."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from pydantic import JsonValue, ValidationError
+
+from assay.component import BuildContext, Workers
+from assay.contracts import Candidate, Evidence, Limits, ResourceLimits, Task, Verdict
+from assay_math.choices import chosen, gold_letter, option_texts
+from assay_math.equivalence import Decision, compare
+from assay_math.extract import Extraction, Missing, extract
+from assay_math.forms import allowed
+from assay_math.options import MathPolicy
+from assay_math.reading import Answer, read
+
+_SOLUTION_MARKS = ("\\boxed", "####")
+DEEP = "assay_math.deep:equivalent"
+
+
+class Gold(NamedTuple):
+    """A gold answer that was read, once, before any response."""
+
+    answer: Answer
+    letter: str | None = None
+    """The letter, where it is a choice."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Letters and texts of the options, where the task has them."""
+    policy: MathPolicy = MathPolicy()
+    prompt: str = ""
+
+
+class BadGold(NamedTuple):
+    """A gold that no response can be compared with."""
+
+    reason: str
+    """`gold_empty`, `gold_unparseable`, `gold_not_checkable_by_rule`, `gold_wrong_type` or `gold_policy`."""
+    detail: str
+
+    @property
+    def sentence(self) -> str:
+        """One line for a person."""
+        return f"{self.reason}: {self.detail}"
+
+
+def read_gold(reference: JsonValue, policy: MathPolicy | None = None, *, task: Task | None = None) -> Gold | BadGold:
+    """The gold in `reference`, read strictly; `task` adds its declared policy, its options and its prompt.
+
+    A string is the answer, a worked solution (the last box, or what stands behind `####`), or LaTeX in dollars; a
+    number is itself; a list of strings or numbers is one answer with several parts.
+    """
+    policy = policy or MathPolicy()
+    options: dict[str, str] = {}
+    if task is not None:
+        try:
+            policy = policy.for_task(task.facts)
+        except (ValidationError, ValueError) as error:
+            return BadGold("gold_policy", " ".join(str(error).split())[:300])
+        options = option_texts(task.facts)
+    text = _as_text(reference)
+    if isinstance(text, BadGold):
+        return text
+    if not text.strip(" $"):
+        return BadGold("gold_empty", "the reference is empty")
+    answer = read(text, max_chars=policy.max_answer_chars)
+    if answer.node is None:
+        return BadGold("gold_unparseable", f"{text[:80]!r}: {answer.problem}")
+    words = len(answer.text.split())
+    if answer.node.op == "text" and words > policy.max_text_words:
+        return BadGold(
+            "gold_not_checkable_by_rule",
+            f"{text[:80]!r} is prose of {words} words; at most {policy.max_text_words} can be compared",
+        )
+    letter = gold_letter(answer.text)
+    prompt = task.prompt if task is not None else ""
+    return Gold(answer, letter, tuple(options.items()), policy, prompt)
+
+
+def _as_text(reference: JsonValue) -> str | BadGold:
+    if isinstance(reference, bool) or reference is None or isinstance(reference, dict):
+        if reference is None:
+            return BadGold("gold_empty", "the task has no reference")
+        return BadGold("gold_wrong_type", f"a string, a number or a list is needed; found {type(reference).__name__}")
+    if isinstance(reference, list):
+        parts = [_as_text(part) for part in reference]
+        bad = next((part for part in parts if isinstance(part, BadGold)), None)
+        return bad or ", ".join(cast("list[str]", parts))
+    if isinstance(reference, int):
+        return str(reference)
+    if isinstance(reference, float):
+        return str(int(reference)) if reference == int(reference) else repr(reference)
+    if any(mark in reference for mark in _SOLUTION_MARKS):
+        found = extract(reference, MathPolicy(rules=("boxed", "hashes")))
+        return found.text if isinstance(found, Extraction) else reference
+    return reference
+
+
+class Pending(NamedTuple):
+    """What the exact layers could not decide, for the worker."""
+
+    extraction: Extraction
+    decision: Decision
+
+
+def judge_text(gold: Gold, response: str) -> Verdict | Pending:
+    """The verdict of the exact layers, or what is left for the worker."""
+    policy = gold.policy
+    found = extract(response, policy, prompt=gold.prompt, choices=bool(gold.options))
+    if isinstance(found, Missing):
+        return _abstain("no_answer", found.reason)
+    if gold.letter is not None:
+        decision = _choice(gold, found)
+        if decision is not None:
+            return _scored(gold, found, decision)
+    answer = read(found.text, max_chars=policy.max_answer_chars)
+    if answer.node is None:
+        pending = Pending(found, Decision("unknown", answer.problem))
+        return pending if _worth_a_worker(answer) else _unread(found, answer.problem)
+    if policy.forms or policy.answers is not None:
+        refusal = allowed(answer.node, policy)
+        if refusal:
+            return _scored(gold, found, Decision("different", refusal))
+    decision = compare(gold.answer, answer, policy)
+    if decision.outcome == "costly":
+        return _abstain("too_costly", decision.rule, found)
+    if decision.outcome == "undefined":
+        return _unread(found, f"it has no value: {decision.rule}")
+    if decision.outcome == "unknown":
+        return Pending(found, decision)
+    return _scored(gold, found, decision)
+
+
+def _worth_a_worker(answer: Answer) -> bool:
+    return "\\" in answer.text and answer.text.isascii() and answer.text.isprintable() and len(answer.text) <= 400
+
+
+def _choice(gold: Gold, found: Extraction) -> Decision | None:
+    letter = chosen(found.text, dict(gold.options))
+    if letter is None:
+        return Decision("different", "no single letter is chosen") if gold.options else None
+    if letter == gold.letter:
+        return Decision("equal", "the same letter")
+    return Decision("different", "another letter") if gold.options or letter != found.text else None
+
+
+def verify(gold: Gold, response: str) -> Verdict:
+    """The verdict of the exact layers alone; what they cannot decide is abstained on."""
+    result = judge_text(gold, response)
+    return result if isinstance(result, Verdict) else undecided(result)
+
+
+def undecided(pending: Pending, detail: str = "") -> Verdict:
+    """The abstention for what no layer could decide."""
+    return _abstain("undecided", detail or pending.decision.rule, pending.extraction)
+
+
+# ---- verdicts -------------------------------------------------------------------------------------------------------
+
+
+def _scored(gold: Gold, found: Extraction, decision: Decision) -> Verdict:
+    right = decision.outcome == "equal"
+    return _trusted(
+        status="scored",
+        value=1.0 if right else 0.0,
+        reason=None,
+        fault=None,
+        summary=f"{'equal' if right else 'different'}: {decision.rule}",
+        data={
+            "answer": found.text[:500],
+            "rule": found.rule,
+            "span": [found.start, found.end],
+            "gold": gold.answer.source[:500],
+            "compared": decision.rule,
+        },
+    )
+
+
+def _unread(found: Extraction, problem: str) -> Verdict:
+    return _abstain("answer_unreadable", problem, found)
+
+
+def _abstain(reason: str, detail: str, found: Extraction | None = None) -> Verdict:
+    data: dict[str, JsonValue] = {"detail": detail}
+    if found is not None:
+        data |= {"answer": found.text[:500], "rule": found.rule, "span": [found.start, found.end]}
+    return _trusted(status="abstained", value=None, reason=reason, fault="candidate", summary=f"{reason}: {detail}", data=data)
+
+
+def _trusted(*, status: str, value: float | None, reason: str | None, fault: str | None, summary: str, data: dict[str, JsonValue]) -> Verdict:
+    """A verdict without validation, which would cost more than the exact layers; every field is set here."""
+    summary, data = _printable(summary), {key: _printable(v) if isinstance(v, str) else v for key, v in data.items()}
+    evidence = Evidence.model_construct(kind="answer", summary=summary, data=data)
+    return Verdict.model_construct(
+        status=status, value=value, steps=(), evidence=(evidence,), reason=reason, fault=fault, confidence=None
+    )  # fmt: skip
+
+
+def _printable(text: str) -> str:
+    """`text` as it can be stored: lone surrogates and NUL become their escapes."""
+    if text.isprintable() or text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def bad_gold_verdict(gold: BadGold) -> Verdict:
+    """The abstention for a gold that cannot be read: ours, not the candidate's."""
+    return Verdict.abstain(gold.reason, fault="ours", evidence=Evidence(kind="gold", summary=gold.sentence))
+
+
+# ---- the source -----------------------------------------------------------------------------------------------------
+
+
+class MathSource:
+    """The reward source `math`: exact layers in place, sympy in a killable worker, then abstention."""
+
+    def __init__(self, policy: MathPolicy, context: BuildContext) -> None:
+        """A verifier under `policy`; `context.workers` is where the deep path runs, and without it nothing does."""
+        self.policy = policy
+        self.workers: Workers | None = context.workers
+        self.limits = Limits(
+            max_batch=64, max_wait_s=0.002, concurrency=4, timeout_s=30.0 + policy.deep_wall_s, limit_fault="candidate"
+        )
+        self._golds: dict[str, Gold | BadGold] = {}
+
+    def check_task(self, task: Task) -> str | None:
+        """Why the task's gold cannot be read, in a sentence, or None when it can; called before a run."""
+        gold = self._gold(task)
+        return gold.sentence if isinstance(gold, BadGold) else None
+
+    async def judge(self, batch: Sequence[Candidate]) -> Sequence[Verdict]:
+        """One verdict per candidate, in order."""
+        return [await self._one(candidate) for candidate in batch]
+
+    async def aclose(self) -> None:
+        """Nothing to let go of."""
+
+    def _gold(self, task: Task) -> Gold | BadGold:
+        key = task.id
+        found = self._golds.get(key)
+        if found is None:
+            if len(self._golds) >= 65_536:
+                self._golds.clear()
+            found = self._golds[key] = read_gold(task.reference, self.policy, task=task)
+        return found
+
+    async def _one(self, candidate: Candidate) -> Verdict:
+        gold = self._gold(candidate.task)
+        if isinstance(gold, BadGold):
+            return bad_gold_verdict(gold)
+        result = judge_text(gold, candidate.rollout.text)
+        if isinstance(result, Verdict):
+            return result
+        return await self._deep(gold, result)
+
+    async def _deep(self, gold: Gold, pending: Pending) -> Verdict:
+        if self.workers is None or not gold.policy.deep:
+            return undecided(pending) if not gold.policy.deep else self._no_workers(pending)
+        payload: JsonValue = {"gold": gold.answer.text, "answer": pending.extraction.text}
+        limits = ResourceLimits(
+            wall_s=gold.policy.deep_wall_s * 3, cpu_s=gold.policy.deep_wall_s, memory_mib=gold.policy.deep_memory_mib
+        )
+        answer = await self.workers.call(DEEP, payload, limits=limits)
+        if answer.status != "ok":
+            if answer.status == "raised":
+                return undecided(pending, f"the worker raised: {answer.detail}")
+            return _abstain("limit", f"{answer.status}: {answer.detail}", pending.extraction)
+        value = answer.value
+        outcome, rule = (value.get("outcome"), value.get("rule")) if isinstance(value, dict) else (None, None)
+        if outcome in ("equal", "different"):
+            return _scored(gold, pending.extraction, Decision(cast("str", outcome), str(rule)))  # type: ignore[arg-type]
+        return undecided(pending, str(rule or pending.decision.rule))
+
+    @staticmethod
+    def _no_workers(pending: Pending) -> Verdict:
+        verdict = undecided(pending, "no worker pool was given to decide it")
+        return verdict.model_copy(update={"fault": "ours", "reason": "no_workers"})
