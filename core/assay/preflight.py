@@ -1,6 +1,5 @@
 """Everything that can be found wrong before work: the first token is drawn only after all of it held."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,6 @@ from assay.discovery import default_cache_dir
 from assay.errors import ConfigError, SandboxError
 from assay.protocols import RolloutEngine, Sandbox
 from assay.registry import Registry
-
-LOG_BYTES_PER_ROLLOUT = 8192
-"""Generous size of a rollout with its verdicts in the log."""
 
 
 @dataclass
@@ -60,7 +56,6 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
         context,
         where=f"{where}: optimizer",
     )
-    check_disk(config, base_dir)
     return Plan(config, registry, context, tasks, held_out, notes=list(registry.problems))
 
 
@@ -139,24 +134,6 @@ def check_golds(
                     f"{where}: source {source.use!r} cannot read {len(bad):,} of {len(relevant):,} golds; {examples}. "
                     f"Mend or leave out these rows"
                 )
-
-
-def check_disk(config: RlvrConfig, base_dir: Path) -> None:
-    """Raise `ConfigError` when the disk has no room for the checkpoints and the log of the run."""
-    from assay.training.checkpoint import checkpoint_bytes
-    from assay.training.model import find_model
-
-    runs_dir = Path(config.runs_dir)
-    existing = next(folder for folder in (runs_dir.absolute(), *runs_dir.absolute().parents) if folder.is_dir())
-    files = find_model(config.policy.model, base_dir=base_dir)
-    rollouts = config.steps * config.loop.groups_per_step * config.engine.group_size
-    needed = checkpoint_bytes(files) * (config.checkpoint.keep + 1) + rollouts * LOG_BYTES_PER_ROLLOUT
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        raise ConfigError(
-            f"{config.runs_dir}: too little free disk: {free / 2**20:,.0f} MiB free, {needed / 2**20:,.0f} MiB needed "
-            f"for {config.checkpoint.keep + 1} checkpoints and the log. Free some, or lower checkpoint.keep"
-        )
 
 
 def _check_model(config: RlvrConfig, base_dir: Path, where: str) -> None:

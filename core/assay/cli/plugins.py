@@ -1,13 +1,14 @@
 """`assay plugins`: what is installed, and what is broken and why."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from assay.cli.output import say, table
 from assay.errors import ConfigError, did_you_mean
-from assay.registry import WORDS, Registry
+from assay.registry import WORDS, Registry, Row
 
 KINDS = {
     "source": "reward_source",
@@ -18,7 +19,21 @@ KINDS = {
     "task": "task_source",
     "tracker": "tracker",
 }
-COMPOSITION = ("advantage", "ratio", "trust region", "masking", "aggregation", "KL", "batch rule", "models", "source")
+COMPOSITION = (
+    "advantage",
+    "ratio",
+    "trust region",
+    "masking",
+    "aggregation",
+    "KL",
+    "batch rule",
+    "models resident",
+    "reward model",
+    "critic",
+    "online sampling",
+    "source",
+)
+"""Columns of the optimizers' table: facts that each optimizer declares."""
 
 
 def plugins(
@@ -50,15 +65,24 @@ def plugins(
         return _options(registry, name)
     rows = [row for row in registry.rows if row.kind in WORDS and (wanted is None or row.kind == wanted)]
     if json_:
-        for row in rows:
-            facts = {"kind": row.kind, "name": row.offer.name, "package": row.plugin.distribution}
-            facts |= {"version": row.plugin.version, "state": row.state, "summary": row.offer.summary}
-            say(json.dumps(facts | row.offer.facts))
-        for plugin in registry.plugins:
-            if plugin.state != "ok":
-                say(json.dumps({"package": plugin.distribution, "state": plugin.state, "cause": plugin.cause}))
-        return 0
-    if wanted == "policy_optimizer":
+        _as_json(registry, rows)
+    else:
+        _as_table(registry, rows, composition=wanted == "policy_optimizer")
+    return 0
+
+
+def _as_json(registry: Registry, rows: Sequence[Row]) -> None:
+    for row in rows:
+        facts = {"kind": row.kind, "name": row.offer.name, "package": row.plugin.distribution}
+        facts |= {"version": row.plugin.version, "state": row.state, "summary": row.offer.summary}
+        say(json.dumps(facts | row.offer.facts))
+    for plugin in registry.plugins:
+        if plugin.state != "ok":
+            say(json.dumps({"package": plugin.distribution, "state": plugin.state, "cause": plugin.cause}))
+
+
+def _as_table(registry: Registry, rows: Sequence[Row], *, composition: bool) -> None:
+    if composition:
         cells = [[row.offer.name, *(row.offer.facts.get(column, "") for column in COMPOSITION)] for row in rows]
         table(["optimizer", *COMPOSITION], cells)
     else:
@@ -74,7 +98,6 @@ def plugins(
     for plugin in registry.plugins:
         if plugin.state == "blocked":
             say(f"- plugin {plugin.title}: {plugin.cause}")
-    return 0
 
 
 def _kind(kind: str | None) -> str | None:
@@ -95,7 +118,12 @@ def _options(registry: Registry, name: str) -> int:
         say(f"{WORDS[kind]} {name!r} from {origin.distribution} {origin.version}: {component.summary}")
         fields = getattr(component.config, "model_fields", {})
         rows = [
-            [key, _type_name(field.annotation), "required" if field.is_required() else repr(field.default), field.description or ""]
+            [
+                key,
+                _type_name(field.annotation),
+                "required" if field.is_required() else repr(field.default),
+                field.description or "",
+            ]
             for key, field in fields.items()
         ]
         if rows:

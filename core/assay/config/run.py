@@ -99,6 +99,8 @@ class EvaluateConfig(Table):
     """Evaluate each so many steps; 0 is before and after only."""
     pass_at: tuple[int, ...] = (1,)
     """k of pass@k; each at most `samples`."""
+    strategy_template: str = "The answer is {answer}"
+    """How constant and copying answers are written out, to be compared with the policy under the same source."""
 
     @model_validator(mode="after")
     def _enough_samples(self) -> Self:

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from assay.contracts import RolloutRequest, Sampling, Task
@@ -36,10 +36,13 @@ class Ticket(NamedTuple):
 class Tickets:
     """Tickets 0, 1, 2, ... over the tasks: every epoch is a permutation of all of them."""
 
-    def __init__(self, tasks: Sequence[Task], *, seed: int, next_number: int = 0) -> None:
-        """Start at ticket `next_number` over `tasks`, which must not be empty."""
+    def __init__(
+        self, tasks: Sequence[Task], *, seed: int, next_number: int = 0, skip: Collection[int] = ()
+    ) -> None:
+        """Start at ticket `next_number` over `tasks`, which must not be empty; numbers in `skip` are never drawn."""
         if not tasks:
             raise ValueError("there are no tasks to draw from")
+        self._skip = frozenset(skip)
         self.tasks = tasks
         self.seed = seed
         self.next_number = next_number
@@ -47,8 +50,11 @@ class Tickets:
 
     def take(self, count: int) -> list[Ticket]:
         """The next `count` tickets."""
-        taken = [self.at(self.next_number + offset) for offset in range(count)]
-        self.next_number += count
+        taken: list[Ticket] = []
+        while len(taken) < count:
+            if self.next_number not in self._skip:
+                taken.append(self.at(self.next_number))
+            self.next_number += 1
         return taken
 
     def at(self, number: int) -> Ticket:

@@ -1,0 +1,237 @@
+"""`assay score`: verdicts for a file of answers."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from assay import runs
+from assay.cli.output import emit, note, say, table
+from assay.config.load import dump_config, load_config, parse_config
+from assay.config.run import ScoreConfig
+from assay.contracts import RunInfo, RunOutcome
+from assay.errors import ConfigError
+from assay.preflight import make_context
+from assay.registry import Registry
+from assay.reports.statistics import quantile, tally
+from assay.rows import OnBadRow
+from assay.scoring import Answers, Scored, check_answers, parse_reward, read_answers, score_items
+from assay.store import RunStore
+
+
+def score(
+    data: str | None = None,
+    /,
+    *,
+    reward: Annotated[tuple[str, ...], Parameter(name=["-r", "--reward"], consume_multiple=False)] = (),
+    config: Path | None = None,
+    out: Path | None = None,
+    prompt: str | None = None,
+    response: str | None = None,
+    reference: str | None = None,
+    on_bad_row: Literal["stop", "skip"] = "stop",
+    workers: int = 2,
+    timeout_s: float | None = None,
+    fail_above: float | None = None,
+    json_: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
+    """Judge the answers of a JSONL file.
+
+    Args:
+        data: The file, one JSON object per line.
+        reward: A reward source, NAME[:WEIGHT] or FILE.py:FUNCTION[:WEIGHT]; may be repeated.
+        config: A TOML config of kind "score" in place of the other arguments.
+        out: Where the verdicts go; default DATA with `.scored.jsonl`.
+        prompt: Column of the prompt.
+        response: Column of the response.
+        reference: Column of the reference.
+        on_bad_row: What a bad row does: stop, or skip it.
+        workers: Candidates that may be judged at once in worker processes.
+        timeout_s: Wall time of one candidate.
+        fail_above: Exit with 3 when a larger share of verdicts failed.
+        json_: One JSON object per row on stdout.
+    """
+    settings = _settings(data, reward, config, out, prompt, response, reference, on_bad_row, workers, timeout_s)
+    started = time.monotonic()
+    base_dir = config.parent if config is not None else Path.cwd()
+    registry = Registry.load(allow=settings.plugins.allow)
+    for problem in registry.problems:
+        note(f"! {problem}")
+    context = make_context(registry, base_dir=base_dir, seed=settings.seed)
+    answers = read_answers(settings.data)
+    check_answers(registry, settings.rewards, answers, context, where=str(config) if config else "-r")
+    for problem in answers.bad[:3]:
+        note(f"skipped {problem}")
+    note(_read_line(answers))
+    folder = runs.new_run_folder(Path(settings.runs_dir), settings.name)
+    info = RunInfo(
+        id=folder.name,
+        name=settings.name,
+        kind="score",
+        folder=str(folder),
+        seed=settings.seed,
+        plugins=registry.versions(),
+    )
+    (folder / runs.CONFIG).write_text(dump_config(settings), encoding="utf-8")
+    output = Path(settings.output.path) if settings.output else Path(f"{_stem(settings.data.path)}.scored.jsonl")
+    with RunStore.create(folder, info) as store:
+        results = asyncio.run(_judge(settings, answers, registry, context, store, output, json_))
+        (folder / runs.OUTCOME).write_text(RunOutcome(status="done", steps=0).model_dump_json(), encoding="utf-8")
+    if not json_:
+        _print(results, time.monotonic() - started)
+        say(f"wrote {output} and run {folder.name}.  Next: assay show {folder.name}")
+    failed = sum(j.status == "failed" for result in results for j in result.judgements)
+    judged = sum(len(result.judgements) for result in results)
+    if fail_above is not None and judged and failed / judged > fail_above:
+        note(f"assay score: {failed} of {judged} verdicts failed, more than the limit of {fail_above:.1%}")
+        return 3
+    return 0
+
+
+def _settings(
+    data: str | None,
+    reward: Sequence[str],
+    config: Path | None,
+    out: Path | None,
+    prompt: str | None,
+    response: str | None,
+    reference: str | None,
+    on_bad_row: OnBadRow,
+    workers: int,
+    timeout_s: float | None,
+) -> ScoreConfig:
+    if config is not None:
+        if data is not None or reward:
+            raise ConfigError("assay score: give either --config, or a data file with -r; found both")
+        loaded = load_config(config)
+        if not isinstance(loaded, ScoreConfig):
+            raise ConfigError(f"{config}: kind is {loaded.kind!r}; `assay score` takes kind = 'score'")
+        return loaded
+    if data is None:
+        raise ConfigError("assay score: no data file is named; write: assay score FILE.jsonl -r NAME")
+    if not reward:
+        raise ConfigError(f"assay score: no reward source is named; write: assay score {data} -r NAME")
+    columns = {"path": data, "prompt": prompt, "response": response, "reference": reference, "on_bad_row": on_bad_row}
+    tree: dict[str, Any] = {
+        "kind": "score",
+        "name": Path(_stem(data)).name,
+        "data": {key: value for key, value in columns.items() if value is not None},
+        "rewards": [parse_reward(text) for text in reward],
+        "judging": {"workers": workers} | ({"timeout_s": timeout_s} if timeout_s is not None else {}),
+    }
+    if out is not None:
+        tree["output"] = {"path": str(out)}
+    parsed = parse_config(tree, where="assay score")
+    assert isinstance(parsed, ScoreConfig)
+    return parsed
+
+
+async def _judge(
+    settings: ScoreConfig,
+    answers: Answers,
+    registry: Registry,
+    context: Any,
+    store: RunStore,
+    output: Path,
+    json_: bool,
+) -> list[Scored]:
+    results: list[Scored] = []
+    evidence = settings.output.evidence if settings.output else True
+    adapter = TypeAdapter(dict[str, Any])
+    with (
+        output.open("wb") as lines,
+        RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[counts]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=json_ or not sys.stderr.isatty(),
+        ) as bar,
+    ):
+        progress = bar.add_task("judged", total=len(answers.items), counts="")
+
+        def keep(result: Scored) -> None:
+            results.append(result)
+            store.add_rollout(result.item.rollout, step=0, task=result.item.task)
+            for judgement in result.judgements:
+                store.add_judgement(judgement)
+            store.add_reward(result.reward, step=0, group_id=result.item.rollout.group_id)
+            row = _row(result, evidence)
+            lines.write(adapter.dump_json(row) + b"\n")
+            if json_:
+                emit(row)
+            bar.update(progress, advance=1)
+
+        await score_items(
+            answers.items, settings.rewards, keep, registry=registry, context=context, judging=settings.judging
+        )
+    return results
+
+
+def _row(result: Scored, evidence: bool) -> dict[str, Any]:
+    reward = result.reward
+    row: dict[str, Any] = {"id": result.item.rollout.id, "line": result.item.line, "reward": reward.value}
+    if reward.reason is not None:
+        row["reason"] = reward.reason
+    row["verdicts"] = [
+        {
+            "source": judgement.source,
+            "version": judgement.version,
+            **judgement.verdict.model_dump(mode="json", exclude_none=True, exclude=None if evidence else {"evidence"}),
+            "latency_s": round(judgement.latency_s, 6),
+            "cached": judgement.cached,
+        }
+        for judgement in result.judgements
+    ]
+    return row
+
+
+def _read_line(answers: Answers) -> str:
+    columns = ", ".join(f"{column} ({role})" if column != role else column for role, column in answers.columns.items())
+    skipped = f"; {len(answers.bad):,} skipped" if answers.bad else ""
+    return f"{answers.path}: {len(answers.items):,} rows, columns {columns}{skipped}"
+
+
+def _print(results: Sequence[Scored], seconds: float) -> None:
+    sources: dict[str, list[tuple[Any, int]]] = {}
+    for result in results:
+        for judgement in result.judgements:
+            sources.setdefault(judgement.source, []).append((judgement, result.item.line))
+    rows: list[list[str]] = []
+    for name, entries in sources.items():
+        counts = tally((judgement.status, judgement.value) for judgement, _ in entries)
+        latencies = [1000 * judgement.latency_s for judgement, _ in entries]
+        slowest, line = max(entries, key=lambda entry: entry[0].latency_s)
+        why = "" if slowest.status == "scored" else f", {slowest.reason}"
+        mean = "-" if counts.mean is None else f"{counts.mean:.3f}"
+        rows.append(
+            [
+                name,
+                mean,
+                f"{counts.scored:,}",
+                f"{counts.abstained:,}",
+                f"{counts.failed:,}",
+                f"{quantile(latencies, 0.5):.1f}",
+                f"{quantile(latencies, 0.95):.1f}",
+                f"row {line} ({slowest.latency_s:.2g} s{why[:60]})",
+            ]
+        )
+    table(["source", "mean", "scored", "abstained", "failed", "p50 ms", "p95 ms", "slowest"], rows)
+    values = [result.reward.value for result in results if result.reward.value is not None]
+    masked = len(results) - len(values)
+    mean = f"{sum(values) / len(values):.3f}" if values else "none"
+    say(f"reward {mean} over {len(values):,} rows ({masked:,} masked); {len(results) / max(seconds, 1e-9):,.0f} rows/s")
+
+
+def _stem(path: str) -> str:
+    return path.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")

@@ -1,0 +1,69 @@
+"""`assay train`: run a config."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from assay import runs
+from assay.cli.output import emit, say
+from assay.cli.progress import Progress
+from assay.config.load import load_config
+from assay.config.run import RlvrConfig
+from assay.errors import ConfigError
+
+
+def train(
+    file: Path,
+    /,
+    *,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False)] = (),
+    steps: int | None = None,
+    minutes: float | None = None,
+    dry_run: bool = False,
+    resume: bool = False,
+    json_: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
+    """Run a config: reinforcement learning from verified rewards.
+
+    Args:
+        file: The TOML config.
+        set_: Replace one value, for example `--set rewards.0.weight=0.5`; may be repeated.
+        steps: Number of optimizer steps in place of the config's.
+        minutes: Stop after this many minutes, at the end of a step.
+        dry_run: Check everything and stop before the first token.
+        resume: Continue the newest run of this config.
+        json_: One JSON object per line on stdout.
+    """
+    overrides = dict(_pair(item) for item in set_)
+    overrides |= {key: value for key, value in (("steps", steps), ("minutes", minutes)) if value is not None}
+    config = load_config(file, overrides=overrides)
+    if not isinstance(config, RlvrConfig):
+        raise ConfigError(
+            f"{file}: kind {config.kind!r} is not for `assay train`; use: assay {config.kind} --config {file}"
+        )
+    folder = _newest(config) if resume else None
+    from assay.run import train as run_training  # after the config: a mistake in it is answered at once
+
+    with Progress() as progress:
+        finished = run_training(
+            config, base_dir=file.parent, resume=folder, dry_run=dry_run, emit=emit if json_ else progress.handle
+        )
+    if finished is None and not json_:
+        say(f"{file}: everything that can be checked before work is in order")
+    return 0
+
+
+def _pair(item: str) -> tuple[str, str]:
+    key, found, value = item.partition("=")
+    if not found:
+        raise ConfigError(f"--set {item}: no '='; write it as KEY=VALUE, for example --set rewards.0.weight=0.5")
+    return key, value
+
+
+def _newest(config: RlvrConfig) -> Path:
+    """The newest run folder of the config's name."""
+    folders = [f for f in runs.run_folders(Path(config.runs_dir)) if f.name.rpartition("-")[0] == config.name]
+    if not folders:
+        raise ConfigError(f"--resume: {config.runs_dir} has no run of {config.name!r}; start it without --resume")
+    return folders[-1]

@@ -1,0 +1,149 @@
+"""Reads JSON-lines files that anybody may have written: every mistake is one sentence with file, line and column."""
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+from assay.errors import ConfigError, did_you_mean
+
+MAX_LINE_BYTES = 64 << 20
+MAX_DEPTH = 200
+
+
+class Row(NamedTuple):
+    """One object of a file."""
+
+    line: int
+    """Number of its line, from 1."""
+    data: dict[str, Any]
+
+
+class BadRowError(ConfigError):
+    """A row that cannot be used; `line` says which."""
+
+    def __init__(self, message: str, line: int) -> None:
+        """A message that already names the place."""
+        super().__init__(message)
+        self.line = line
+
+
+def read_rows(path: str | Path) -> Iterator[Row | BadRowError]:
+    """Every row in order, a `BadRowError` in place of each that is no JSON object; blank lines are skipped.
+
+    Accepts a byte-order mark, CRLF and gzip (by the suffix `.gz`). Raises `ConfigError` for a file that
+    cannot be opened.
+    """
+    try:
+        with _open(Path(path)) as stream:
+            yield from _rows(stream, str(path))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _rows(stream: IO[bytes], path: str) -> Iterator[Row | BadRowError]:
+    number = 0
+    while True:
+        number += 1
+        try:
+            raw = stream.readline(MAX_LINE_BYTES + 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            yield BadRowError(f"{path}:{number}: the compressed file is damaged or cut short: {error}", number)
+            return
+        if not raw:
+            return
+        if len(raw) > MAX_LINE_BYTES:
+            yield BadRowError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES >> 20} MiB", number)
+            while raw and not raw.endswith(b"\n"):
+                raw = stream.readline(MAX_LINE_BYTES)
+            continue
+        if number == 1:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        if raw.strip():
+            yield _row(raw, path, number)
+
+
+def _row(raw: bytes, path: str, number: int) -> Row | BadRowError:
+    where = f"{path}:{number}"
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return BadRowError(f"{where}:{error.start + 1}: not UTF-8: byte 0x{raw[error.start]:02x}", number)
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        return BadRowError(f"{where}:{error.colno}: not JSON: {error.msg}", number)
+    except RecursionError:
+        return BadRowError(f"{where}: nested deeper than {MAX_DEPTH} levels", number)
+    except ValueError as error:
+        return BadRowError(f"{where}: {error}", number)
+    if not isinstance(data, dict):
+        return BadRowError(f"{where}: expected an object; found {type(data).__name__}", number)
+    if _depth(data) > MAX_DEPTH:
+        return BadRowError(f"{where}: nested deeper than {MAX_DEPTH} levels", number)
+    return Row(number, data)  # pyright: ignore[reportUnknownArgumentType]  (keys of JSON objects are text)
+
+
+def column(row: Row, name: str, *, path: str | Path) -> Any:
+    """The value of a column; raises `BadRowError` that names the columns there are."""
+    if name not in row.data:
+        have = ", ".join(row.data)
+        raise BadRowError(
+            f"{path}:{row.line}: column {name!r} is missing; this row has {have or 'no columns'}."
+            f"{did_you_mean(name, row.data)}",
+            row.line,
+        )
+    return row.data[name]
+
+
+def text_column(row: Row, name: str, *, path: str | Path) -> str:
+    """The value of a column that must be text; raises `BadRowError` otherwise."""
+    value = column(row, name, path=path)
+    if not isinstance(value, str):
+        raise BadRowError(
+            f"{path}:{row.line}: column {name!r} must be text; found {type(value).__name__} {value!r}"[:300], row.line
+        )
+    return value
+
+
+def first_known(data: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The first of `names` that is a column of `data`."""
+    return next((name for name in names if name in data), None)
+
+
+OnBadRow = Literal["stop", "skip"]
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _depth(data: object) -> int:
+    """Nesting depth, counted without recursion."""
+    deepest, stack = 0, [(data, 1)]
+    while stack:
+        item, depth = stack.pop()
+        deepest = max(deepest, depth)
+        if depth > MAX_DEPTH:
+            return depth
+        if isinstance(item, dict):
+            stack.extend((value, depth + 1) for value in item.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        elif isinstance(item, list):
+            stack.extend((value, depth + 1) for value in item)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return deepest

@@ -1,0 +1,529 @@
+"""The composition root: a checked config becomes objects, the objects a pipeline, and the pipeline a run folder."""
+
+import asyncio
+import json
+import random
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from assay import runs
+from assay.config.load import dump_config
+from assay.config.refs import build
+from assay.config.run import EvaluateConfig, RlvrConfig
+from assay.contracts import Reward, Rollout, RunInfo, RunOutcome, Sampling, ScoredGroup, Task, UpdateReport, WeightsRef
+from assay.errors import AssayError, TrainingError
+from assay.judging import open_panel
+from assay.pipeline import Loop, LoopSettings, StepReport, Tickets
+from assay.pipeline.evaluate import Answer, evaluate
+from assay.pipeline.loop import Judge, LoopHooks
+from assay.pipeline.strategies import as_rollouts, strategies
+from assay.preflight import Plan, plan_training
+from assay.protocols import Decision, PolicyOptimizer, RolloutEngine
+from assay.reports.metrics import evaluation_line, step_line
+from assay.store import RunStore
+
+if TYPE_CHECKING:
+    from assay.training.checkpoint import Checkpoints
+    from assay.training.trainer import Trainer
+    from assay.training.weights import Publisher
+
+Emit = Callable[[Mapping[str, Any]], None]
+"""Receives events: `launch`, `note`, `evaluation`, `step`, `alert`, `done`; each is plain JSON with a key `event`."""
+
+LOG_BYTES_PER_ROLLOUT = 8192
+"""Generous size of a rollout with its verdicts in the log."""
+
+
+def train(
+    config: RlvrConfig,
+    *,
+    base_dir: Path | None = None,
+    resume: Path | None = None,
+    dry_run: bool = False,
+    emit: Emit = lambda event: None,
+) -> "Path | None":
+    """The folder of the finished run (None after a dry run); see `atrain`."""
+    return asyncio.run(atrain(config, base_dir=base_dir, resume=resume, dry_run=dry_run, emit=emit))
+
+
+async def atrain(
+    config: RlvrConfig,
+    *,
+    base_dir: Path | None = None,
+    resume: Path | None = None,
+    dry_run: bool = False,
+    emit: Emit = lambda event: None,
+) -> "Path | None":
+    """Train as `config` says and return the run's folder.
+
+    Everything that can be checked is checked before the first token is drawn. `resume` continues a run in its own
+    folder: what is durable there is kept, updates after its last checkpoint are made again from stored rollouts.
+
+    Raises:
+        AssayError: with one sentence; what was finished is kept in the run folder.
+    """
+    plan = plan_training(config, base_dir=base_dir or Path.cwd(), where=config.name)
+    for note in plan.notes:
+        emit({"event": "note", "text": note})
+    from assay.training.checkpoint import check_free_space, checkpoint_bytes
+    from assay.training.model import load_policy
+    from assay.training.threads import use_threads
+
+    use_threads()
+    policy = load_policy(
+        config.policy.model,
+        dtype=config.policy.dtype,
+        device=config.policy.device,
+        cache_dir=plan.context.cache_dir,
+        base_dir=plan.context.base_dir,
+    )
+    plan.context.policy = policy
+    runs_dir = Path(config.runs_dir)
+    rollouts = config.steps * config.loop.groups_per_step * config.engine.group_size
+    room = checkpoint_bytes(policy, config.optimizer) * (config.checkpoint.keep + 1) + rollouts * LOG_BYTES_PER_ROLLOUT
+    check_free_space(runs_dir, room, what="checkpoints and the log")
+    if dry_run:
+        return None
+    folder = resume or runs.new_run_folder(runs_dir, config.name)
+    if resume is None:
+        (folder / runs.CONFIG).write_text(dump_config(config), encoding="utf-8")
+    info = RunInfo(
+        id=folder.name,
+        name=config.name,
+        kind=config.kind,
+        folder=str(folder),
+        seed=config.seed,
+        plugins=plan.registry.versions(),
+    )
+    async with AsyncExitStack() as stack:
+        session = await _Session.open(plan, info, folder, stack, emit, resumed=resume is not None)
+        await session.run()
+    return folder
+
+
+@dataclass
+class _Learner:
+    """The trainer and its optimizer behind the pipeline's one door."""
+
+    trainer: "Trainer"
+    optimizer: PolicyOptimizer
+    publisher: "Publisher"
+    shuffle_seed: int | None
+    """Permute the rewards inside each batch by this seed: a control that must not learn."""
+
+    def select(self, group: ScoredGroup) -> Decision:
+        """What becomes of one group."""
+        return self.optimizer.select([group])[0]
+
+    def step(self, groups: Sequence[ScoredGroup]) -> Mapping[str, float]:
+        """One update."""
+        if self.shuffle_seed is not None:
+            groups = shuffled(groups, seed=f"{self.shuffle_seed}:{self.trainer.version}")
+        return self.trainer.step(groups).metrics
+
+    def weights(self, version: int) -> WeightsRef:
+        """Where the current weights are."""
+        return self.publisher.publish(version)
+
+
+def shuffled(groups: Sequence[ScoredGroup], *, seed: str) -> list[ScoredGroup]:
+    """The groups with their rewards permuted over the whole batch; masked ones stay masked."""
+    values = [value for group in groups for value in group.values if value is not None]
+    random.Random(seed).shuffle(values)  # noqa: S311 (an order, not a secret)
+    supply = iter(values)
+
+    def redo(reward: Reward) -> Reward:
+        return reward if reward.value is None else reward.model_copy(update={"value": next(supply), "steps": ()})
+
+    return [group.model_copy(update={"rewards": tuple(redo(reward) for reward in group.rewards)}) for group in groups]
+
+
+@dataclass
+class _Journal:
+    """The run's store behind the pipeline's one door."""
+
+    store: RunStore
+    known: dict[str, dict[str, tuple[Rollout, Reward | None]]] = field(
+        default_factory=dict[str, "dict[str, tuple[Rollout, Reward | None]]"]
+    )
+    """What a killed run left behind, by group."""
+
+    def stored(self, group_id: str) -> Mapping[str, tuple[Rollout, Reward | None]]:
+        """Durable rollouts of a group."""
+        return self.known.pop(group_id, {})
+
+    def sampled(self, step: int, task: Task, rollout: Rollout) -> None:
+        """Keep a rollout."""
+        self.store.add_rollout(rollout, step=step, task=task)
+
+    def rewarded(self, step: int, rollout: Rollout, reward: Reward) -> None:
+        """Keep a reward."""
+        self.store.add_reward(reward, step=step, group_id=rollout.group_id)
+
+    def trained(self, report: StepReport) -> None:
+        """Keep what became of each group."""
+        for ticket, _, decision in report.batch.decisions:
+            self.store.mark_group(report.step, ticket.group_id, decision.action, decision.reason)
+
+
+@dataclass
+class _Session:
+    """One run while it goes on."""
+
+    plan: Plan
+    info: RunInfo
+    folder: Path
+    emit: Emit
+    store: RunStore
+    engine: RolloutEngine
+    panel: Any
+    judges: Mapping[str, Judge]
+    learner: _Learner
+    checkpoints: "Checkpoints"
+    loop: Loop
+    decided: "_Decided"
+    observers: "_Observers"
+    trackers: list[Any]
+
+    @classmethod
+    async def open(
+        cls, plan: Plan, info: RunInfo, folder: Path, stack: AsyncExitStack, emit: Emit, *, resumed: bool
+    ) -> "_Session":
+        """Build every part; what is opened is closed by `stack`."""
+        from assay.training.checkpoint import Checkpoints, load_trainer
+        from assay.training.trainer import Trainer
+        from assay.training.weights import Publisher
+
+        config, registry, context = plan.config, plan.registry, plan.context
+        observers = _Observers(registry.observers().hook, emit)
+        store = RunStore.open(folder) if resumed else RunStore.create(folder, info)
+        stack.callback(store.close)
+
+        def observe(candidate: Any, judgement: Any) -> None:
+            store.add_judgement(judgement)
+            observers.judged(candidate, judgement)
+
+        panel = await stack.enter_async_context(
+            open_panel(config.rewards, registry=registry, judging=config.judging, context=context, observe=observe)
+        )
+        context.workers = panel.workers
+        judges = await _open_judges(config, plan, stack)
+        optimizer = build(
+            registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, context, where="optimizer"
+        )
+        policy = context.policy
+        assert policy is not None
+        trainer = Trainer(
+            policy,
+            optimizer,
+            config.optimizer,
+            seed=config.seed,
+            total_steps=config.steps,
+            max_tokens=config.engine.max_new_tokens,
+        )
+        checkpoints = Checkpoints(folder / runs.CHECKPOINTS, keep=config.checkpoint.keep)
+        decided, first_step = _Decided(), 0
+        if resumed and (found := checkpoints.latest()) is not None:
+            for sentence in found.skipped:
+                emit({"event": "alert", "text": sentence})
+            progress: Any = load_trainer(trainer, found.path)
+            first_step, decided = found.step, _Decided(progress["next"], set(progress["beyond"]))
+        engine: RolloutEngine = build(
+            registry, "rollout_engine", config.engine.use, config.engine.options, context, where="engine"
+        )
+        stack.push_async_callback(engine.aclose)
+        journal = _Journal(store)
+        if resumed:
+            journal.known = store.unfinished_groups(after_step=first_step)
+            kept = sum(len(group) for group in journal.known.values())
+            for file in (runs.METRICS, runs.EVALUATIONS):
+                runs.keep_steps(folder / file, first_step)
+            emit({"event": "resumed", "step": first_step, "kept_rollouts": kept})
+        learner = _Learner(trainer, optimizer, Publisher(policy), config.seed if config.loop.shuffle_rewards else None)
+        tickets = Tickets(plan.tasks, seed=config.seed, next_number=decided.next, skip=decided.beyond)
+        loop = Loop(
+            _loop_settings(config),
+            tickets=tickets,
+            engine=engine,
+            judge=panel,
+            learner=learner,
+            journal=journal,
+            first_step=first_step,
+        )
+        trackers = [
+            build(registry, "tracker", use.use, use.options, context, where=f"trackers[{index}]")
+            for index, use in enumerate(config.trackers)
+        ]
+        session = cls(
+            plan,
+            info,
+            folder,
+            emit,
+            store,
+            engine,
+            panel,
+            judges,
+            learner,
+            checkpoints,
+            loop,
+            decided,
+            observers,
+            trackers,
+        )
+        loop.hooks = LoopHooks(session.after_step, session.after_publish)
+        return session
+
+    async def run(self) -> None:
+        """Evaluate, train, evaluate; leaves an outcome and a report also when something goes wrong."""
+        config = self.plan.config
+        launch = {"event": "launch", "run": self.info.id, "folder": str(self.folder), "tasks": len(self.plan.tasks)}
+        self.emit(launch | {"policy": config.policy.model, "steps": config.steps, "held_out": len(self.plan.held_out)})
+        self.observers.run_started(self.info)
+        outcome = RunOutcome(status="failed", steps=self.loop.step)
+        try:
+            with _stop_on_interrupt(self.loop, self.emit):
+                if config.evaluate is not None and self.loop.step == 0:
+                    await self.evaluate(0)
+                await self.engine.push_weights(self.learner.weights(self.loop.step))
+                status: Literal["done", "stopped"] = await self.loop.run()
+            outcome = RunOutcome(status=status, steps=self.loop.step)
+        except BaseExceptionGroup as group:
+            error = _first_cause(group)
+            outcome = RunOutcome(status="failed", steps=self.loop.step, message=str(error))
+            raise error from error.__cause__
+        except (AssayError, KeyboardInterrupt, asyncio.CancelledError) as error:
+            interrupted = not isinstance(error, AssayError)
+            status_word = "interrupted" if interrupted else "failed"
+            outcome = RunOutcome(status=status_word, steps=self.loop.step, message=str(error))
+            raise
+        finally:
+            self.finish(outcome)
+
+    def after_step(self, report: StepReport) -> None:
+        """Record one step: metrics, observers, trackers, a checkpoint where one is due."""
+        for ticket, _, _ in report.batch.decisions:
+            self.decided.add(ticket.number)
+        line = step_line(report, self.panel.metrics())
+        runs.append_line(self.folder / runs.METRICS, line)
+        numbers = {key: float(value) for key, value in line.items() if isinstance(value, int | float)}
+        self.observers.updated(UpdateReport(step=report.step, version=report.step, metrics=numbers))
+        for tracker in self.trackers:
+            tracker.log(report.step, numbers)
+        config = self.plan.config
+        last = report.step == config.steps or self.loop.stop_requested
+        if last or report.step % config.checkpoint.every_steps == 0:
+            self.save(report.step)
+        self.emit({"event": "step", "steps": config.steps, **line})
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint; the log is flushed first, so that a checkpoint never knows more than the log."""
+        from assay.training.checkpoint import save_trainer
+
+        self.store.flush()
+        progress: dict[str, Any] = {"next": self.decided.next, "beyond": sorted(self.decided.beyond)}
+        self.checkpoints.save(step, lambda folder: save_trainer(self.learner.trainer, folder, progress))
+
+    def after_publish(self, step: int) -> Awaitable[None] | None:
+        """Evaluate where the config says so."""
+        settings = self.plan.config.evaluate
+        if settings is None:
+            return None
+        last = step == self.plan.config.steps or self.loop.stop_requested
+        if last or (settings.every_steps and step % settings.every_steps == 0):
+            return self.evaluate(step)
+        return None
+
+    async def evaluate(self, step: int) -> None:
+        """Draw and judge held-out answers, and record them."""
+        config = self.plan.config
+        settings = config.evaluate
+        assert settings is not None
+        sampling = config.engine.sampling(seed=config.seed).model_copy(update={"temperature": settings.temperature})
+        answers = await evaluate(
+            self.engine,
+            self.judges,
+            self.plan.held_out,
+            sampling=sampling,
+            samples=settings.samples,
+            seed=config.seed,
+            prefix=f"e{step:06d}",
+        )
+        self.loop.watchdog.progress(self.loop.clock())
+        line = evaluation_line(step, answers, pass_at=settings.pass_at)
+        if step == 0:
+            line["strategies"] = await self._strategies(settings)
+        runs.append_line(self.folder / runs.EVALUATIONS, line)
+        self._keep_answers(step, answers)
+        self.emit({"event": "evaluation", **line})
+
+    async def _strategies(self, settings: EvaluateConfig) -> dict[str, float]:
+        """Accuracy of constant and copying answers under the same source."""
+        tasks = self.plan.held_out
+        judge = self.judges["accuracy"]
+        accuracy: dict[str, float] = {}
+        for name, answers in strategies(tasks):
+            rollouts = as_rollouts(name, tasks, answers, template=settings.strategy_template)
+            rewards = [await judge.judge(task, rollout) for task, rollout in zip(tasks, rollouts, strict=True)]
+            accuracy[name] = sum((reward.value or 0.0) >= 0.5 for reward in rewards) / len(tasks)
+        return accuracy
+
+    def _keep_answers(self, step: int, answers: Sequence[Answer]) -> None:
+        folder = self.folder / "answers"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{step:06d}.jsonl"
+        lines = [
+            json.dumps(
+                {
+                    "task": answer.task.model_dump(mode="json"),
+                    "rollout": answer.rollout.model_dump(mode="json", exclude={"prompt_ids"}),
+                    "rewards": {name: reward.model_dump(mode="json") for name, reward in answer.rewards.items()},
+                },
+                ensure_ascii=False,
+            )
+            for answer in answers
+        ]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def finish(self, outcome: RunOutcome) -> None:
+        """Leave the outcome and the report, whatever happened."""
+        from assay.reports.html import write_report
+
+        self.store.flush()
+        (self.folder / runs.OUTCOME).write_text(outcome.model_dump_json(indent=1), encoding="utf-8")
+        for tracker in self.trackers:
+            tracker.close()
+        self.observers.run_finished(self.info, outcome)
+        report = write_report(self.folder, store=self.store)
+        self.emit({"event": "done", "run": self.info.id, "report": str(report), **outcome.model_dump()})
+
+
+class _Decided:
+    """Which tickets were decided on: all below `next`, and those in `beyond`."""
+
+    def __init__(self, next_number: int = 0, beyond: set[int] | None = None) -> None:
+        self.next = next_number
+        self.beyond = beyond or set()
+
+    def add(self, number: int) -> None:
+        self.beyond.add(number)
+        while self.next in self.beyond:
+            self.beyond.remove(self.next)
+            self.next += 1
+
+
+class _Observers:
+    """Calls observers one by one; one that raises is named and counted, and the run goes on."""
+
+    def __init__(self, hook: Any, emit: Emit) -> None:
+        self._hook = hook
+        self._emit = emit
+        self._failures: Counter[str] = Counter()
+
+    def run_started(self, run: RunInfo) -> None:
+        self._call("assay_run_started", run=run)
+
+    def judged(self, candidate: Any, judgement: Any) -> None:
+        self._call("assay_judged", candidate=candidate, judgement=judgement)
+
+    def updated(self, update: UpdateReport) -> None:
+        self._call("assay_updated", update=update)
+
+    def run_finished(self, run: RunInfo, outcome: RunOutcome) -> None:
+        self._call("assay_run_finished", run=run, outcome=outcome)
+
+    def _call(self, name: str, **arguments: Any) -> None:
+        for implementation in getattr(self._hook, name).get_hookimpls():
+            wanted = {key: arguments[key] for key in implementation.argnames}
+            try:
+                implementation.function(**wanted)
+            # An observer only watches: whatever it raises costs the observer alone and is reported with its name.
+            except Exception as error:
+                self._failures[implementation.plugin_name] += 1
+                if self._failures[implementation.plugin_name] == 1:
+                    text = f"observer {implementation.plugin_name}: {name}: {type(error).__name__}: {error}"
+                    self._emit({"event": "alert", "text": text})
+
+
+async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) -> dict[str, Judge]:
+    """Panels of the evaluation: `accuracy`, and one per further source by its name."""
+    if config.evaluate is None:
+        return {}
+    entries = {"accuracy": config.evaluate.by or config.rewards[0]}
+    entries |= {entry.name: entry for entry in config.evaluate.also}
+    panels: dict[str, Judge] = {}
+    for name, entry in entries.items():
+        single = entry.model_copy(update={"weight": 1.0, "channel": "reward"})
+        panels[name] = await stack.enter_async_context(
+            open_panel([single], registry=plan.registry, judging=config.judging, context=plan.context)
+        )
+    return panels
+
+
+def _loop_settings(config: RlvrConfig) -> LoopSettings:
+    loop = config.loop
+    sampling: Sampling = config.engine.sampling(seed=config.seed)
+    return LoopSettings(
+        steps=config.steps,
+        groups_per_step=loop.groups_per_step,
+        group_size=config.engine.group_size,
+        sampling=sampling,
+        seed=config.seed,
+        max_staleness=loop.max_staleness,
+        min_scored=loop.min_scored,
+        max_refill=loop.max_refill,
+        judge_concurrency=loop.judge_concurrency,
+        stuck_after_s=loop.stuck_after_s,
+        minutes=config.minutes,
+    )
+
+
+class _stop_on_interrupt:  # noqa: N801 (reads as a with-statement)
+    """The first Ctrl-C (or SIGTERM) ends the run after the step in progress; the second ends it at once."""
+
+    def __init__(self, loop: Loop, emit: Emit) -> None:
+        self._loop = loop
+        self._emit = emit
+
+    def __enter__(self) -> None:
+        events = asyncio.get_running_loop()
+        current = asyncio.current_task()
+
+        def stop() -> None:
+            if self._loop.stop_requested and current is not None:
+                current.cancel()
+                return
+            self._loop.stop_requested = True
+            self._emit(
+                {"event": "alert", "text": "stopping after this step; once more to stop at once (both are safe)"}
+            )
+
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                events.add_signal_handler(number, stop)
+        except (ValueError, RuntimeError, NotImplementedError):
+            return  # not the main thread: whoever owns it handles signals
+
+    def __exit__(self, *_: object) -> None:
+        events = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            events.remove_signal_handler(number)
+
+
+def _first_cause(group: BaseExceptionGroup[Any]) -> BaseException:
+    """The first exception of a group that says why: an error raised on purpose before any other."""
+    leaves: list[BaseException] = []
+
+    def walk(error: BaseException) -> None:
+        if isinstance(error, BaseExceptionGroup):
+            for member in error.exceptions:  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+                walk(member)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            leaves.append(error)
+
+    walk(group)
+    return next((leaf for leaf in leaves if isinstance(leaf, AssayError)), leaves[0] if leaves else TrainingError("?"))
