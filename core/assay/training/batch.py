@@ -107,23 +107,18 @@ def count_denominators(mask: Tensor, group: Tensor, max_tokens: int) -> Denomina
     )
 
 
-def take_rows(batch: TrainBatch, index: Tensor, *, width: int | None = None) -> TrainBatch:
-    """The rows `index` of `batch` with its denominators; `width` cuts trailing tokens, masked in all of them."""
-    count, full = batch.mask.shape
+def take_rows(batch: TrainBatch, index: Tensor, *, width: int) -> TrainBatch:
+    """The rows `index` of `batch` with its denominators, cut to `width` tokens (those after it are masked in all)."""
+    taken, full = batch.take(index), batch.mask.shape[1]
 
-    def take(value: Any) -> Any:
+    def cut(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if value.ndim == 0 or value.shape[0] != count:
-                return value
-            rows = value.index_select(0, index)
-            return rows[:, :width] if width is not None and rows.ndim >= 2 and rows.shape[1] == full else rows
-        if isinstance(value, Denominators):
-            return replace(value, group_tokens=value.group_tokens[index], group_rows=value.group_rows[index])
+            return value[:, :width] if value.ndim >= 2 and value.shape[1] == full else value
         if isinstance(value, Mapping):
-            return {key: take(entry) for key, entry in cast("Mapping[str, Any]", value).items()}
+            return {key: cut(entry) for key, entry in cast("Mapping[str, Any]", value).items()}
         return value
 
-    return TrainBatch(**{entry.name: take(getattr(batch, entry.name)) for entry in fields(batch)})
+    return replace(taken, **{entry.name: cut(getattr(taken, entry.name)) for entry in fields(taken)})
 
 
 def plan_micro_batches(

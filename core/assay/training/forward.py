@@ -10,7 +10,7 @@ rounding. Log-probs are those of logits divided by the row's temperature, always
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ def response_forward(
     entropy_grad: bool = False,
     logits: bool = False,
     topk_ids: Tensor | None = None,
-    critic: Callable[[Tensor], Tensor] | None = None,
+    critics: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
 ) -> Forward:
     """Log-probs (N, T) float32 of the scored response tokens, their entropies, and what else is asked for.
 
@@ -87,7 +87,8 @@ def response_forward(
         entropy_grad: whether the entropies carry a graph.
         logits: whether to give (N, T, V) logits too, divided by the temperature.
         topk_ids: (N, T, K) token ids whose log-probs are wanted.
-        critic: gives values (n,) from the hidden states (n, H) that predict n tokens.
+        critics: name to a function from the hidden states (n, H) that predict n tokens to values (n,); the first
+            one's are `Forward.values`, the others' stand in `Forward.extra` as `values_<name>`.
 
     Raises:
         ValueError: a row has no prompt token.
@@ -99,7 +100,7 @@ def response_forward(
     hidden = _predicting(causal, rows, place, settings)
     head = Head.of(causal, float32=settings.float32_head)
     with torch.autocast(hidden.device.type, enabled=False):
-        values = None if critic is None else critic(hidden).float()
+        valued = {name: critic(hidden).float() for name, critic in (critics or {}).items()}
         all_logits = top = None
         if logits or topk_ids is not None:
             z = head.logits(hidden, place.temperature)
@@ -130,9 +131,10 @@ def response_forward(
     return Forward(
         logp=_required(spread(logp)),
         entropy=_required(spread(entropy)),
-        values=spread(values),
+        values=spread(next(iter(valued.values()), None)),
         topk=spread(top),
         logits=spread(all_logits),
+        extra={f"values_{name}": _required(spread(value)) for name, value in list(valued.items())[1:]},
     )
 
 

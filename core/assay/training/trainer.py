@@ -4,9 +4,6 @@ The trainer scores, splits, accumulates and steps; what the loss is, it leaves t
 Guaranteed: the split into micro-batches changes the result by rounding only, since every denominator is counted over
 the whole mini-batch first; the same seed, weights and groups give the same weights; a batch without a gradient moves
 nothing, momentum included. Not guaranteed: equal bits across thread counts or packings.
-
-Metrics of micro-batches are joined by name: `*_max` and `*_min` by maximum and minimum, `*_sum` and `*_count` by sum,
-all others by the mean over the mini-batch's tokens.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,14 +24,13 @@ from assay.config.training import OptimizerSettings
 from assay.contracts.batch import ScoredGroup, UpdateReport
 from assay.contracts.tensors import Forward, TrainBatch
 from assay.errors import ConfigError, TrainingError
-from assay.protocols import Example, Needs, Objective, PolicyOptimizer
+from assay.protocols import Critic, Example, ExampleTotals, Needs, Objective, PolicyOptimizer, Sidecar
 from assay.training.batch import TokenBatch, count_denominators, make_batch, plan_micro_batches, take_rows
 from assay.training.forward import ForwardSettings, TokenRow, response_forward, supports_shared_prompt
+from assay.training.ledger import Ledger, token_metrics
 from assay.training.schedule import learning_rate_share
 
 if TYPE_CHECKING:
-    from torch.nn import Parameter
-
     from assay.training.model import PolicyModel
 
 
@@ -49,6 +45,7 @@ class Trainer:
         *,
         seed: int = 0,
         reference: PolicyModel | None = None,
+        models: Mapping[str, PolicyModel] | None = None,
         total_steps: int | None = None,
         max_tokens: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -62,6 +59,7 @@ class Trainer:
             seed: decides the split into mini-batches.
             reference: frozen policy for `logp_ref`; None copies the policy where the optimizer needs one (with a LoRA
                 adapter: the policy with the adapter off, without a copy).
+            models: further frozen policies by the names in `needs.models`.
             total_steps: optimizer steps that `linear` and `cosine` are stretched over.
             max_tokens: L, the fixed length limit; None takes it from the rollouts' sampling.
             clock: seconds, for the phase times.
@@ -78,19 +76,26 @@ class Trainer:
         self._max_tokens = max_tokens
         self._clock = clock
         self._sidecars = list(optimizer.sidecars) if optimizer is not None else []
-        self._critic = next((sidecar for sidecar in self._sidecars if hasattr(sidecar, "values")), None)
-        if self._critic is not None and hasattr(self._critic, "attach"):
-            head = policy.model.get_output_embeddings()
-            self._critic.attach(head.weight.shape[1], head.weight.device)  # pyright: ignore[reportAttributeAccessIssue]  # looked for above
+        self._critics = [sidecar for sidecar in self._sidecars if isinstance(sidecar, Critic)]
+        for critic in self._critics:
+            critic.bind(policy.model.get_output_embeddings().weight.shape[1])
+        self._models = dict(models or {})
         if self.settings.lora is not None:
             from assay.training.lora import add_adapter
 
             add_adapter(policy, self.settings.lora, seed=seed)
         self._reference = reference
+        self.reference_moved = False
+        """Whether the reference is no longer the policy that the run started from, and belongs into checkpoints."""
         needs = optimizer.needs if optimizer is not None else Needs()
-        if needs.values and self._critic is None:
+        if needs.values and not self._critics:
             raise ConfigError(
-                "optimizer: the advantage needs a critic; no sidecar of it gives values. Add the sidecar `critic`"
+                "optimizer: its advantage needs a critic; it has no sidecar that gives values. Add the sidecar `critic`"
+            )
+        if missing := sorted(set(needs.models) - set(self._models)):
+            raise ConfigError(
+                f"optimizer: it needs the log-probs of a policy named {missing[0]!r}; given: "
+                f"{', '.join(sorted(self._models)) or 'none'}. Name its folder in the config"
             )
         if needs.logp_ref:
             self._need_reference()
@@ -109,6 +114,11 @@ class Trainer:
     def adamw(self) -> torch.optim.AdamW:
         """The torch optimizer, for checkpoints."""
         return self._adamw
+
+    @property
+    def sidecars(self) -> Sequence[Sidecar]:
+        """The optimizer's stateful parts."""
+        return self._sidecars
 
     @property
     def device(self) -> torch.device:
@@ -131,28 +141,36 @@ class Trainer:
         optimizer, needs = self.optimizer, self.optimizer.needs
         started = self._clock()
         tokens = make_batch(groups, device=self.device, max_tokens=self._max_tokens, tokenizer=self.policy.tokenizer)
-        masked = sum(value is None for group in groups for value in group.values)
-        ledger = _Ledger()
-        ledger.totals.update(groups=len(groups), rows=len(tokens.rows), masked_rows=masked, tokens=tokens.tokens)
-        parts = self.settings.epochs * self.settings.updates_per_batch
         if needs.logp_gen and tokens.batch.logp_gen is None and tokens.rows:
             raise TrainingError(
                 "trainer: the optimizer needs the sampler's log-probs; these rollouts have none. "
                 "Use an engine that reports them"
             )
+        ledger = Ledger()
+        ledger.facts["score_s"] = 0.0
         if tokens.tokens:
-            tokens = self._score(tokens, needs, parts)
-            scored = self._clock()
-            ledger.totals["score_s"] = scored - started
+            tokens = self._score(tokens, needs)
+            ledger.facts["score_s"] = self._clock() - started
             batch = optimizer.prepare(tokens.batch)
+            ledger.facts.update(batch.metrics)
             generator = torch.Generator().manual_seed(_mix(self._seed, self.version))
             for _ in range(self.settings.epochs):
                 for index in self._mini_batches(batch, generator):
-                    self._policy_update(tokens, batch, index, ledger)
+                    self._policy_update(tokens.rows, batch, index, ledger)
             for sidecar in self._sidecars:
-                ledger.totals.update(sidecar.after_step(batch, ledger.metrics()))
+                ledger.facts.update(sidecar.after_step(batch, ledger.metrics()))
         self.version += 1
-        ledger.totals["update_s"] = self._clock() - started
+        if needs.reference_every and self.version % needs.reference_every == 0:
+            self.refresh_reference()
+            if needs.reset_optimizer:
+                self.reset_optimizer()
+        ledger.facts.update(
+            groups=len(groups),
+            rows=len(tokens.rows),
+            masked_rows=sum(value is None for group in groups for value in group.values),
+            tokens=tokens.tokens,
+            update_s=self._clock() - started,
+        )
         return self._report(ledger)
 
     def step_examples(self, examples: Sequence[Example], objective: Objective) -> UpdateReport:
@@ -162,32 +180,31 @@ class Trainer:
             TrainingError: the loss or the gradient is not finite.
         """
         started = self._clock()
-        ledger = _Ledger()
+        ledger, needs = Ledger(), objective.needs
+        examples = objective.prepare(examples)
         rows = [TokenRow(prompt, response) for example in examples for prompt, response in example.sequences]
         owner = [index for index, example in enumerate(examples) for _ in example.sequences]
         reference = None
-        if objective.needs.logp_ref:
+        if needs.logp_ref:
             self._need_reference()
-            reference = self._score_reference(rows)
-        plan = self._plan(rows, owner)
-        total = _share(objective, examples)
-        for members in plan:
-            chosen = sorted({owner[index] for index in members})
-            part = [examples[index] for index in chosen]
-            inside = [index for index, example in enumerate(owner) if example in set(chosen)]
+            reference = self._logp(self._reference_model(), rows)
+        if needs.batch_logp:
+            examples = objective.rescore(examples, self._logp(self.policy.model, rows), reference)
+        totals = ExampleTotals(
+            examples=sum(example.weight for example in examples), tokens=float(sum(len(row.response) for row in rows))
+        )
+        for members in self._plan(rows, owner):
+            chosen = {owner[index] for index in members}
+            inside = [index for index, example in enumerate(owner) if example in chosen]
             with self._training():
-                forward = self._forward([rows[index] for index in inside], objective.needs)
-                ref = None
-                if reference is not None:
-                    ref = reference[inside, : forward.logp.shape[1]]
-                report = objective.loss(part, forward, ref)
-                weight = _share(objective, part) / total if total else 0.0
-                self._backward(report.loss * weight)
-            ledger.add(report.metrics, weight, float(report.loss.detach()) * weight)
+                forward = self._forward([rows[index] for index in inside], needs)
+                ref = None if reference is None else reference[inside, : forward.logp.shape[1]]
+                report = objective.loss([examples[index] for index in sorted(chosen)], forward, ref, totals=totals)
+                self._backward(report.loss)
+            ledger.add({**report.metrics, "loss": float(report.loss.detach())})
         self._apply(ledger)
         self.version += 1
-        ledger.totals.update(examples=len(examples), tokens=sum(len(row.response) for row in rows))
-        ledger.totals["update_s"] = self._clock() - started
+        ledger.facts.update(examples=len(examples), tokens=totals.tokens, update_s=self._clock() - started)
         return self._report(ledger)
 
     def refresh_reference(self) -> None:
@@ -196,6 +213,7 @@ class Trainer:
             self._reference = _frozen_copy(self.policy)
         else:
             self._reference.model.load_state_dict(self.policy.model.state_dict())
+        self.reference_moved = True
 
     def reset_optimizer(self) -> None:
         """Forget AdamW's moments (methods whose iterations are separate problems)."""
@@ -203,45 +221,63 @@ class Trainer:
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
-    def _score(self, tokens: TokenBatch, needs: Needs, parts: int) -> TokenBatch:
-        """What the optimizer must know of the policy before the first step on this batch."""
-        batch = tokens.batch
+    def _score(self, tokens: TokenBatch, needs: Needs) -> TokenBatch:
+        """What the optimizer must know of the policy and of frozen models before the first step on this batch."""
+        batch, rows, extra = tokens.batch, tokens.rows, dict(tokens.batch.extra)
         if needs.logp_ref:
-            batch = replace(batch, logp_ref=self._score_reference(tokens.rows))
+            batch = replace(batch, logp_ref=self._logp(self._reference_model(), rows))
+        for name in needs.models:
+            extra[f"logp_{name}"] = self._logp(self._models[name].model, rows)
         # With a single step the current log-probs, detached, are the old ones: no pass of their own.
-        wanted = needs.batch_logp or needs.values or needs.topk > 0 or (needs.logp_old and parts > 1)
-        if wanted:
-            logp, values = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
-            top = batch.mask.new_zeros((*batch.mask.shape, needs.topk)) if needs.topk else None
-            top_ids = torch.zeros_like(top, dtype=torch.long) if top is not None else None
-            for members in self._plan(tokens.rows, None):
-                with torch.no_grad():
-                    forward = self._forward(
-                        [tokens.rows[index] for index in members], Needs(values=needs.values, logits=needs.topk > 0)
-                    )
-                width = forward.logp.shape[1]
-                logp[members, :width] = forward.logp
-                if forward.values is not None:
-                    values[members, :width] = forward.values
-                if top is not None and top_ids is not None and forward.logits is not None:
-                    best = forward.logits.log_softmax(dim=-1).topk(needs.topk, dim=-1)
-                    top[members, :width], top_ids[members, :width] = best.values, best.indices
-            batch = replace(batch, logp_old=logp, values=values if needs.values else batch.values)
-            if top is not None and top_ids is not None:
-                batch = replace(batch, topk_gen=top, extra={**batch.extra, "topk_ids": top_ids})
-        return replace(tokens, batch=batch)
+        several = self.settings.epochs * self.settings.updates_per_batch > 1
+        if needs.old_in_prepare or needs.values or needs.topk or (needs.logp_old and several):
+            old = self._whole_forward(rows, needs)
+            batch = replace(batch, logp_old=old.logp, values=old.values, topk_gen=old.topk)
+            extra |= old.extra
+        return replace(tokens, batch=replace(batch, extra=extra))
 
-    def _score_reference(self, rows: Sequence[TokenRow]) -> Tensor:
-        """(N, T) log-probs of the reference."""
+    def _whole_forward(self, rows: Sequence[TokenRow], needs: Needs) -> Forward:
+        """A forward of all rows without a graph, slice by slice: log-probs, values, and the likeliest K tokens.
+
+        Rollouts carry no top-k of the sampler; the policy that made them, recomputed, stands in for it. The ids are in
+        `extra["topk_ids"]`.
+        """
+        shape = (len(rows), max((len(row.response) for row in rows), default=0))
+        logp = torch.zeros(shape, device=self.device)
+        values = torch.zeros_like(logp) if needs.values else None
+        top = logp.new_zeros((*shape, needs.topk)) if needs.topk else None
+        extra = {f"values_{critic.name}": torch.zeros_like(logp) for critic in self._critics[1:] if needs.values}
+        if top is not None:
+            extra["topk_ids"] = torch.zeros_like(top, dtype=torch.long)
+        asked = Needs(values=needs.values, logits=needs.topk > 0)
+        for members in self._plan(rows, None):
+            with torch.no_grad():
+                part = self._forward([rows[index] for index in members], asked)
+            width = part.logp.shape[1]
+            logp[members, :width] = part.logp
+            if values is not None and part.values is not None:
+                values[members, :width] = part.values
+            for name, value in part.extra.items():
+                extra[name][members, :width] = value
+            if top is not None and part.logits is not None:
+                best = part.logits.log_softmax(dim=-1).topk(needs.topk, dim=-1)
+                top[members, :width], extra["topk_ids"][members, :width] = best.values, best.indices
+        return Forward(logp, torch.zeros_like(logp), values=values, topk=top, extra=extra)
+
+    def _logp(self, model: Any, rows: Sequence[TokenRow]) -> Tensor:
+        """(N, T) log-probs of all rows under `model`, without a graph; None is the policy with its adapter off."""
         width = max((len(row.response) for row in rows), default=0)
         logp = torch.zeros(len(rows), width, device=self.device)
-        model = self.policy.model if self._reference is None else self._reference.model
-        adapter_off = model.disable_adapter() if self._reference is None else nullcontext()
+        target = self.policy.model if model is None else model
+        adapter_off = target.disable_adapter() if model is None else nullcontext()
         with torch.no_grad(), adapter_off:
             for members in self._plan(rows, None):
-                part = response_forward(model, [rows[index] for index in members], settings=self._forward_settings())
+                part = response_forward(target, [rows[index] for index in members], settings=self._forward_settings())
                 logp[members, : part.logp.shape[1]] = part.logp
         return logp
+
+    def _reference_model(self) -> Any:
+        return None if self._reference is None else self._reference.model
 
     def _need_reference(self) -> None:
         if self._reference is None and not hasattr(self.policy.model, "disable_adapter"):
@@ -249,16 +285,24 @@ class Trainer:
 
     # -- one optimizer step ----------------------------------------------------------------------------------------
 
-    def _policy_update(self, tokens: TokenBatch, batch: TrainBatch, index: Tensor, ledger: _Ledger) -> None:
+    def _policy_update(self, rows: Sequence[TokenRow], batch: TrainBatch, index: Tensor, ledger: Ledger) -> None:
         assert self.optimizer is not None
         needs = self.optimizer.needs
-        part = take_rows(batch, index)
-        part = replace(part, denominators=count_denominators(part.mask, part.group, part.denominators.max_tokens))
-        rows = [tokens.rows[position] for position in index.tolist()]
-        together = part.group.tolist() if needs.complete_groups else None
-        total = part.denominators.tokens
-        for members in self._plan(rows, together):
-            chosen = [rows[position] for position in members]
+        part = batch
+        if len(index) < len(rows):
+            part = batch.take(index)
+            counts = count_denominators(part.mask, part.group, part.denominators.max_tokens)
+            part = replace(part, denominators=counts)
+        # `prepare` may have cleared rows: they cost no forward.
+        live = (part.mask.sum(dim=1) > 0).tolist()
+        mine = [rows[at] if alive else _unscored(rows[at]) for at, alive in zip(index.tolist(), live, strict=True)]
+        plan = self._plan(mine, part.group.tolist() if needs.complete_groups else None)
+        if needs.batch_logp and len(plan) > 1:
+            first = part.logp_old is not None and not ledger.started
+            current = part.logp_old if first and part.logp_old is not None else self._logp(self.policy.model, mine)
+            part = self.optimizer.rescore(part, current)
+        for members in plan:
+            chosen = [mine[at] for at in members]
             width = max(len(row.response) for row in chosen)
             piece = take_rows(part, torch.tensor(members, device=self.device), width=width)
             with self._training():
@@ -266,9 +310,7 @@ class Trainer:
                 piece = self._complete(piece, forward, needs)
                 report = self.optimizer.loss(piece, forward)
                 self._backward(report.loss)
-            share = float(piece.mask.sum()) / total if total else 0.0
-            ledger.add(report.metrics, share, float(report.loss.detach()))
-            ledger.add(_token_metrics(piece, forward), share, 0.0)
+            ledger.add({**token_metrics(piece, forward), **report.metrics, "loss": float(report.loss.detach())})
         self._apply(ledger)
 
     def _complete(self, piece: TrainBatch, forward: Forward, needs: Needs) -> TrainBatch:
@@ -289,7 +331,7 @@ class Trainer:
         advantage = piece.advantage if piece.advantage.ndim == 2 else piece.advantage[:, None]
         return replace(piece, advantage=advantage * weight)
 
-    def _apply(self, ledger: _Ledger) -> None:
+    def _apply(self, ledger: Ledger) -> None:
         """Clip, step, forget the gradients; a gradient that is zero everywhere makes no step."""
         parameters = [parameter for group in self._adamw.param_groups for parameter in group["params"]]
         limit = self.settings.max_grad_norm
@@ -300,18 +342,15 @@ class Trainer:
                 f"trainer: the gradient is not finite at update {self.updates + 1}; norm {norm}. The weights are those "
                 "before this step: lower the learning rate, or look for extreme rewards or log-probs"
             )
-        ledger.totals["grad_norm"] = norm
-        ledger.totals["grad_clipped"] = float(limit is not None and norm > limit)
+        ledger.add({"grad_norm": norm, "grad_clipped": float(limit is not None and norm > limit)})
         share = learning_rate_share(self.settings, self.updates, self._total_steps)
         for group in self._adamw.param_groups:
             group["lr"] = group["full_lr"] * share
-        ledger.totals["lr"] = self.settings.learning_rate * share
+        ledger.facts["lr"] = self.settings.learning_rate * share
         if norm > 0.0:
             self._adamw.step()
             self.updates += 1
-            ledger.count("updates")
-        else:
-            ledger.count("skipped_updates")
+        ledger.close_step(moved=norm > 0.0)
         self._adamw.zero_grad(set_to_none=True)
 
     def _backward(self, loss: Tensor) -> None:
@@ -328,7 +367,6 @@ class Trainer:
     # -- forwards and splits ---------------------------------------------------------------------------------------
 
     def _forward(self, rows: Sequence[TokenRow], needs: Needs, *, topk_ids: Tensor | None = None) -> Forward:
-        critic = getattr(self._critic, "values", None) if needs.values else None
         return response_forward(
             self.policy.model,
             rows,
@@ -336,7 +374,7 @@ class Trainer:
             entropy_grad=needs.entropy_grad,
             logits=needs.logits,
             topk_ids=topk_ids,
-            critic=critic,
+            critics={critic.name: critic.values for critic in self._critics} if needs.values else None,
         )
 
     def _forward_settings(self) -> ForwardSettings:
@@ -386,76 +424,24 @@ class Trainer:
         finally:
             model.eval()
 
-    def _report(self, ledger: _Ledger) -> UpdateReport:
+    def _report(self, ledger: Ledger) -> UpdateReport:
         metrics = {name: value for name, value in ledger.metrics().items() if math.isfinite(value)}
         return UpdateReport(step=self.version, version=self.version, metrics=metrics)
 
 
-class _Ledger:
-    """Metrics of one batch: joined over micro-batches, averaged over its optimizer steps."""
-
-    def __init__(self) -> None:
-        self.totals: dict[str, float] = {}
-        self._sums: dict[str, float] = {}
-        self._weights: dict[str, float] = {}
-        self._loss = 0.0
-        self._has_loss = False
-
-    def add(self, metrics: Mapping[str, float], share: float, loss: float) -> None:
-        """Add one micro-batch that holds `share` of its mini-batch's tokens and `loss` of its loss."""
-        self._loss += loss
-        self._has_loss = True
-        for name, value in metrics.items():
-            if name.endswith("_max"):
-                self.totals[name] = max(value, self.totals.get(name, value))
-            elif name.endswith("_min"):
-                self.totals[name] = min(value, self.totals.get(name, value))
-            elif name.endswith(("_sum", "_count")):
-                self.totals[name] = self.totals.get(name, 0.0) + value
-            else:
-                self._sums[name] = self._sums.get(name, 0.0) + value * share
-                self._weights[name] = self._weights.get(name, 0.0) + share
-
-    def count(self, name: str) -> None:
-        """Count one event."""
-        self.totals[name] = self.totals.get(name, 0.0) + 1
-
-    def metrics(self) -> dict[str, float]:
-        """Everything so far; the loss is the mean over optimizer steps."""
-        means = {name: value / self._weights[name] for name, value in self._sums.items() if self._weights[name]}
-        steps = self.totals.get("updates", 0.0) + self.totals.get("skipped_updates", 0.0)
-        loss = {"loss": self._loss / max(steps, 1.0)} if self._has_loss else {}
-        return {**self.totals, **means, **loss}
-
-
-def _token_metrics(piece: TrainBatch, forward: Forward) -> dict[str, float]:
-    """Entropy, length and the distance of sampler and trainer, over the rows of a micro-batch."""
-    with torch.no_grad():
-        count = float(piece.mask.sum())
-        if not count:
-            return {}
-        metrics = {"entropy": float((forward.entropy * piece.mask).sum()) / count}
-        if piece.logp_gen is not None:
-            old = forward.logp if piece.logp_old is None else piece.logp_old
-            gap = ((old - piece.logp_gen) * piece.mask).abs()
-            metrics["logp_diff_mean"] = float(gap.sum()) / count
-            metrics["logp_diff_max"] = float(gap.max())
-        return metrics
-
-
-def _parameter_groups(model: Any, sidecars: Iterable[Any], settings: OptimizerSettings) -> list[dict[str, Any]]:
+def _parameter_groups(model: Any, sidecars: Iterable[Sidecar], settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Matrices that decay, vectors that do not, and what the sidecars own."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trainable if parameter.ndim >= 2]
     vectors = [parameter for parameter in trainable if parameter.ndim < 2]
-    own: list[Parameter] = [parameter for sidecar in sidecars for parameter in sidecar.parameters()]
     rate = settings.learning_rate
-    side_rate = rate if settings.sidecar_learning_rate is None else settings.sidecar_learning_rate
     groups = [
         {"params": matrices, "weight_decay": settings.weight_decay, "full_lr": rate},
         {"params": vectors, "weight_decay": 0.0, "full_lr": rate},
-        {"params": own, "weight_decay": 0.0, "full_lr": side_rate},
     ]
+    for sidecar in sidecars:
+        own = getattr(sidecar, "learning_rate", None) or settings.sidecar_learning_rate or rate
+        groups.append({"params": list(sidecar.parameters()), "weight_decay": 0.0, "full_lr": own})
     return [group for group in groups if group["params"]]
 
 
@@ -471,10 +457,8 @@ def _frozen_copy(policy: PolicyModel) -> PolicyModel:
     return frozen
 
 
-def _share(objective: Objective, examples: Sequence[Example]) -> float:
-    """What `examples` count for in the loss of a larger batch: their total weight, or what the objective says."""
-    own = getattr(objective, "share", None)
-    return float(own(examples)) if own is not None else sum(example.weight for example in examples)
+def _unscored(row: TokenRow) -> TokenRow:
+    return replace(row, scored=(False,) * len(row.response))
 
 
 def _mix(seed: int, version: int) -> int:
