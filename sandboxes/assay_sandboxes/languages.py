@@ -23,6 +23,7 @@ KNOWN: dict[str, Language] = {
         file="main.js",
         run=("/usr/bin/node", "--max-old-space-size={memory_mib}", "--single-threaded", "{source}"),
         version=("/usr/bin/node", "--version"),
+        variables={"OPENSSL_CONF": "/dev/null"},
         sparse=True,
     ),
     "bash": Language(file="main.sh", run=("/bin/bash", "{source}"), version=("/bin/bash", "--version")),
@@ -67,7 +68,7 @@ def plan(job: Job, options: SandboxOptions) -> Plan:
     def line(parts: tuple[str, ...]) -> list[str]:
         return [part.format_map(words) if "{" in part else part for part in parts]
 
-    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/work", "TMPDIR": "/work", "LANG": "C.UTF-8"}
+    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     variables |= row.variables
     files = {**job.files, row.file: job.source}
     run = {"argv": line(row.run), "variables": variables, "stdin_file": STDIN_FILE, "sparse": row.sparse}

@@ -223,7 +223,7 @@ class Zygote:
         if self._guarded:
             self._filters[kind].install(self._libc)
         if not python:
-            os.execve(program.argv[0], program.argv, program.variables)
+            os.execve(program.argv[0], program.argv, {**program.variables, "HOME": self._work, "TMPDIR": self._work})
         child.reset_signals()
         calls, serve = message.get("calls"), message.get("serve", False)
         child.run_program(program.source or "", calls, path=program.path, serve=serve, argv=program.argv)

@@ -1,0 +1,170 @@
+"""Test code made of Python asserts, taken apart so that no expected value is ever in the candidate's process.
+
+The test code is the task author's and is parsed here; the candidate's program never is. Three ways, best first:
+
+* `direct`: every assert is `f(literals) == literal`: the calls are run, the values compared outside.
+* `pair`: anything else that only *calls* the candidate's functions: the tests run in a jail that never sees the
+  candidate, and each call is passed to the candidate's jail and its value passed back.
+* `shared`: tests that need the candidate's objects themselves (classes, attributes, functions as arguments); they run
+  in one process with the candidate and are marked `trust: shared-process`, since such a process can be made to lie.
+"""
+
+import ast
+import builtins
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from assay.contracts.tagged import TaggedError, tag
+from assay_code.cases import CasesError
+
+Way = Literal["direct", "pair", "shared"]
+RECORD = "__assay_check__"
+_NAMES = frozenset(dir(builtins)) | {"__name__", "__file__"}
+MAX_TEST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class DirectCase:
+    """One assert of the form `f(literals) == literal`."""
+
+    text: str
+    call: dict[str, Any]
+    """The call, arguments tagged."""
+    expected: Any
+
+
+@dataclass(frozen=True)
+class AssertPlan:
+    """How test code is run."""
+
+    way: Way
+    functions: tuple[str, ...]
+    """Names that the tests expect the candidate to define."""
+    direct: tuple[DirectCase, ...] = ()
+    code: str = ""
+    """For `pair` and `shared`: the tests, each assert as a recorded check."""
+    texts: tuple[str, ...] = ()
+    """The asserts as written, by number."""
+
+
+def plan(code: str, *, setup: str = "", entry_point: str | None = None) -> AssertPlan:
+    """How to run `code`; raises `CasesError` where it is not Python or holds no assert."""
+    if len(code) + len(setup) > MAX_TEST_BYTES:
+        raise CasesError(f"facts.tests.code: {len(code)} characters of tests; at most {MAX_TEST_BYTES} are read")
+    try:
+        tree = ast.parse(code)
+        head = ast.parse(setup)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CasesError(f"facts.tests.code: not Python: {error}; correct the task's tests") from None
+    asserts = sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
+    if not asserts:
+        raise CasesError("facts.tests.code: there is no assert in it; correct the task's tests")
+    functions = _functions(tree, head, entry_point)
+    direct = [_direct(node, functions) for node in tree.body]
+    found = [case for case in direct if case is not None]
+    if len(found) == len(direct) and not setup.strip():
+        return AssertPlan("direct", functions, direct=tuple(found))
+    recorder = _Recorder()
+    recorded = ast.fix_missing_locations(recorder.visit(tree))
+    body = f"{setup}\n{ast.unparse(recorded)}\n"
+    way: Way = "shared" if _needs_objects(tree, functions) or not functions else "pair"
+    return AssertPlan(way, functions, code=body, texts=tuple(recorder.texts))
+
+
+def _functions(tree: ast.Module, head: ast.Module, entry_point: str | None) -> tuple[str, ...]:
+    """Names that are used and defined nowhere in the tests: the candidate's."""
+    bound: set[str] = set()
+    used: dict[str, None] = {}
+    for node in [*ast.walk(head), *ast.walk(tree)]:
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used[name] = None
+            case ast.Name(id=name):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                bound.add(name)
+            case ast.arg(arg=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+            case ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case _:
+                pass
+    free = [name for name in used if name not in bound and name not in _NAMES]
+    if entry_point and entry_point not in free and entry_point not in bound:
+        free.append(entry_point)
+    return tuple(free)
+
+
+def _direct(node: ast.stmt, functions: tuple[str, ...]) -> DirectCase | None:
+    match node:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            pass
+        case _:
+            return None
+    for call, value in ((left, right), (right, left)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in functions:
+            try:
+                arguments = [ast.literal_eval(each) for each in call.args]
+                named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
+                expected = ast.literal_eval(value)
+                message = {
+                    "fn": call.func.id,
+                    "args": [tag(each) for each in arguments],
+                    "kwargs": {name: tag(each) for name, each in named.items()},
+                }
+            except (ValueError, TypeError, SyntaxError, TaggedError, MemoryError, RecursionError):
+                return None
+            if len(named) != len(call.keywords):
+                return None
+            return DirectCase(ast.unparse(node), message, expected)
+    return None
+
+
+def _needs_objects(tree: ast.Module, functions: tuple[str, ...]) -> bool:
+    """Whether the tests use the candidate's names for anything but calling them or passing them to `check`."""
+    names = set(functions)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    called: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called.add(id(node.func))
+            if isinstance(node.func, ast.Name) and node.func.id in own:
+                called.update(id(each) for each in node.args)
+        if isinstance(node, ast.Attribute) and _is_candidates_call(node.value, names):
+            return True
+    return any(
+        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load) and id(node) not in called
+        for node in ast.walk(tree)
+    )
+
+
+def _is_candidates_call(node: ast.expr, names: set[str]) -> bool:
+    # A method of a returned value: `f(x).strip()` works on plain data; a class's instance would not cross the border.
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in names
+        and node.func.id[:1].isupper()
+    )
+
+
+class _Recorder(ast.NodeTransformer):
+    """Turns each assert into a call that records whether it held, and goes on."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:  # noqa: N802 - the name that ast.NodeTransformer calls
+        number = len(self.texts)
+        self.texts.append(ast.unparse(node.test)[:300])
+        if any(isinstance(each, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for each in ast.walk(node.test)):
+            # A lambda would change what the names mean: check it in place; a failing one ends the tests.
+            tested = ast.Call(ast.Name("bool", ast.Load()), [node.test], [])
+            arguments: list[ast.expr] = [ast.Constant(number), tested]
+        else:
+            nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+            arguments = [ast.Constant(number), ast.Lambda(nothing, node.test)]
+        call = ast.Call(ast.Name(RECORD, ast.Load()), arguments, [])
+        return ast.copy_location(ast.Expr(call), node)
