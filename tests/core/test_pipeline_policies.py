@@ -177,7 +177,7 @@ def test_the_watchdog_names_the_most_downstream_busy_stage():
     watchdog = Watchdog(limit_s=10.0)
     watchdog.busy("sample", "the engine", 0.0)
     watchdog.busy("judge", "the verdict on rollout 'r1'", 2.0)
-    watchdog.idle("update", "4 groups", 1.0)
+    watchdog.idle("train", "4 groups", 1.0)
     assert watchdog.complaint(9.9) is None
     complaint = watchdog.complaint(12.0)
     assert complaint is not None

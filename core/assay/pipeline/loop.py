@@ -174,7 +174,6 @@ class Loop:
         async with asyncio.TaskGroup() as waves:
             while True:
                 async with self._moved:
-                    self.watchdog.idle("sample", "room for new groups", self.clock())
                     await self._moved.wait_for(lambda: self._room() > 0)
                 tickets = self.tickets.take(self._room())
                 self.admission.start(len(tickets))
@@ -204,8 +203,7 @@ class Loop:
         if not requests:
             return
         missing = {request.id for request in requests}
-        self.watchdog.busy("sample", f"the engine, {len(requests)} rollouts requested", self.clock())
-        self.overlap.enter("sample", self.clock())
+        self._enter("sample", f"the engine, {len(requests)} rollouts requested")
         try:
             async for rollout in self.engine.generate(requests):
                 if rollout.id not in missing:
@@ -217,7 +215,7 @@ class Loop:
                 self.watchdog.progress(self.clock())
                 await self._sampled.put(rollout)
         finally:
-            self.overlap.leave("sample", self.clock())
+            self._leave("sample", "room for new groups")
         if missing:
             raise EngineError(
                 f"the engine ended without {len(missing)} of {len(requests)} rollouts; first {min(missing)!r}"
@@ -230,7 +228,6 @@ class Loop:
         groups: dict[str, list[Rollout]] = {}
         async with asyncio.TaskGroup() as running:
             while True:
-                self.watchdog.idle("judge", "rollouts", self.clock())
                 rollout = await self._sampled.get()
                 ready = [rollout]
                 if self.judge.judges_groups:
@@ -240,20 +237,19 @@ class Loop:
                         continue
                     ready = sorted(groups.pop(rollout.group_id), key=lambda member: member.id)
                 await slots.acquire()
-                self.watchdog.busy("judge", f"the verdict on rollout {ready[0].id!r}", self.clock())
                 task = running.create_task(self._judge_some(ready))
                 task.add_done_callback(lambda _: slots.release())
 
     async def _judge_some(self, rollouts: Sequence[Rollout]) -> None:
         task = self._tasks[rollouts[0].group_id]
-        self.overlap.enter("judge", self.clock())
+        self._enter("judge", f"the verdict on rollout {rollouts[0].id!r}")
         try:
             if self.judge.judges_groups:
                 rewards = list(await self.judge.judge_group(task, rollouts))
             else:
                 rewards = [await self.judge.judge(task, rollout) for rollout in rollouts]
         finally:
-            self.overlap.leave("judge", self.clock())
+            self._leave("judge", "rollouts")
         for rollout, reward in zip(rollouts, rewards, strict=True):
             self.journal.rewarded(self.step + 1, rollout, reward)
             self.watchdog.progress(self.clock())
@@ -263,7 +259,6 @@ class Loop:
 
     async def _assemble(self) -> None:
         while True:
-            self.watchdog.idle("assemble", "rewards", self.clock())
             rollout, reward = await self._judged.get()
             decision = self.assembler.add(rollout, reward)
             if decision is None:
@@ -281,18 +276,16 @@ class Loop:
     async def _update(self) -> None:
         started = self.clock()
         while self.step < self.settings.steps and not self.stop_requested:
-            self.watchdog.idle("update", f"{self.settings.groups_per_step} groups", self.clock())
             batch = await self._batches.get()
             groups = [group for _, group in batch.groups if self._fresh(group)]
             stale = len(batch.groups) - len(groups)
             metrics: Mapping[str, float] = {}
-            self.watchdog.busy("update", f"the update of step {self.step + 1}", self.clock())
-            self.overlap.enter("train", self.clock())
+            self._enter("train", f"the update of step {self.step + 1}")
             try:
                 if groups:
                     metrics = await asyncio.to_thread(self.learner.step, groups)
             finally:
-                self.overlap.leave("train", self.clock())
+                self._leave("train", f"{self.settings.groups_per_step} groups")
             self.watchdog.progress(self.clock())
             self.step += 1
             phases = self.overlap.take(self.clock())
@@ -311,16 +304,14 @@ class Loop:
 
     async def _publish(self) -> None:
         while True:
-            self.watchdog.idle("publish", "an update", self.clock())
             step = await self._updates.get()
-            self.watchdog.busy("publish", f"pushing the weights of step {step}", self.clock())
-            self.overlap.enter("publish", self.clock())
+            self._enter("publish", f"pushing the weights of step {step}")
             try:
                 await self.engine.pause("keep")
                 await self.engine.push_weights(self.learner.weights(step))
                 await self.engine.resume()
             finally:
-                self.overlap.leave("publish", self.clock())
+                self._leave("publish", "an update")
             if (work := self.hooks.after_publish(step)) is not None:
                 await work
             self.admission.publish()
@@ -328,6 +319,15 @@ class Loop:
             self._updates.task_done()
             async with self._moved:
                 self._moved.notify_all()
+
+    def _enter(self, phase: str, doing: str) -> None:
+        self.overlap.enter(phase, self.clock())
+        self.watchdog.busy(phase, doing, self.clock())
+
+    def _leave(self, phase: str, waiting_for: str) -> None:
+        self.overlap.leave(phase, self.clock())
+        if not self.overlap.active[phase]:
+            self.watchdog.idle(phase, waiting_for, self.clock())
 
     async def _watch(self) -> None:
         while True:

@@ -36,9 +36,7 @@ class Ticket(NamedTuple):
 class Tickets:
     """Tickets 0, 1, 2, ... over the tasks: every epoch is a permutation of all of them."""
 
-    def __init__(
-        self, tasks: Sequence[Task], *, seed: int, next_number: int = 0, skip: Collection[int] = ()
-    ) -> None:
+    def __init__(self, tasks: Sequence[Task], *, seed: int, next_number: int = 0, skip: Collection[int] = ()) -> None:
         """Start at ticket `next_number` over `tasks`, which must not be empty; numbers in `skip` are never drawn."""
         if not tasks:
             raise ValueError("there are no tasks to draw from")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-ORDER = ("sample", "judge", "assemble", "update", "publish")
+ORDER = ("sample", "judge", "train", "publish")
 
 
 @dataclass
@@ -14,8 +14,9 @@ class Watchdog:
     _state: dict[str, tuple[bool, str, float]] = field(default_factory=dict[str, tuple[bool, str, float]])
 
     def busy(self, stage: str, doing: str, now: float) -> None:
-        """The stage works on something of its own (an engine, a verifier, an update)."""
-        self._state[stage] = (True, doing, now)
+        """The stage works on something of its own (an engine, a verifier, an update); the oldest of several counts."""
+        if not self._state.get(stage, (False, "", 0.0))[0]:
+            self._state[stage] = (True, doing, now)
 
     def idle(self, stage: str, waiting_for: str, now: float) -> None:
         """The stage waits for another stage."""
