@@ -57,9 +57,10 @@ def make_tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    config.save_pretrained(folder)
+    GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
+    save_file(without_ties(model, model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(folder)
     return folder
 
