@@ -71,6 +71,8 @@ class Answer:
     """What the call printed, shortened."""
     transient: bool = False
     """Whether the call raised an error marked transient."""
+    infra: bool = False
+    """Whether the item has nothing to do with it: no worker could be started, or the pool was closed."""
     latency_s: float = 0.0
     """Seconds in the worker; waiting in the queue is not counted."""
 
@@ -206,7 +208,7 @@ class Pool:
         def enter() -> None:
             program = self._program(key)
             if program.state == "broken":
-                future.set_result(Answer("killed", detail=program.cause))
+                future.set_result(Answer("killed", detail=program.cause, infra=True))
                 return
             program.queue.append(_Call(program, payload, limits, future))
             future.add_done_callback(self._on_done)
@@ -305,10 +307,10 @@ class Pool:
             self._inbox.popleft()()
         for worker in list(self._workers.values()):
             if worker.call is not None:
-                self._answer(worker.call, Answer("killed", detail=why))
+                self._answer(worker.call, Answer("killed", detail=why, infra=True))
         for program in self._programs.values():
             while program.queue:
-                self._answer(program.queue.popleft(), Answer("killed", detail=why))
+                self._answer(program.queue.popleft(), Answer("killed", detail=why, infra=True))
             while program.waiting:
                 program.waiting.pop().set_exception(JudgingError(why))
 
@@ -426,7 +428,7 @@ class Pool:
         while program.waiting:
             program.waiting.pop().set_exception(JudgingError(cause))
         while program.queue:
-            self._answer(program.queue.popleft(), Answer("killed", detail=cause))
+            self._answer(program.queue.popleft(), Answer("killed", detail=cause, infra=True))
 
     def _lost(self, server: _Server) -> None:
         """A server is gone, and with it all its workers: start it again and try their items once more."""
@@ -582,7 +584,9 @@ class Pool:
             self._send(worker)
             return
         if frame.kind == channel.BROKEN:
-            self._end(worker, "killed", f"its worker could not load it: {frame.body.decode(errors='replace')}")
+            self._end(
+                worker, "killed", f"its worker could not load it: {frame.body.decode(errors='replace')}", infra=True
+            )
             return
         call = worker.call
         if call is None or worker.state != "running":
@@ -599,8 +603,8 @@ class Pool:
             frame.body if status == "ok" else b"",
             self._worded(status, detail, call.limits),
             worker.output.take(),
-            frame.kind == channel.TRANSIENT,
-            time.monotonic() - worker.started,
+            transient=frame.kind == channel.TRANSIENT,
+            latency_s=time.monotonic() - worker.started,
         )
         worker.call = None
         self._busy -= 1
@@ -636,7 +640,7 @@ class Pool:
     def _flooded(self, worker: _Worker) -> str:
         return f"printed more than {(worker.output.limit * _OUTPUT_FACTOR) >> 20} MiB"
 
-    def _end(self, worker: _Worker, status: AnswerStatus, detail: str) -> None:
+    def _end(self, worker: _Worker, status: AnswerStatus, detail: str, *, infra: bool = False) -> None:
         """Kill a worker and answer its call."""
         call = worker.call
         worker.call = None
@@ -645,7 +649,7 @@ class Pool:
         latency_s = time.monotonic() - worker.started if worker.state == "running" else 0.0
         self._kill(worker)
         if call is not None:
-            answer = Answer(status, detail=detail, output=printed, latency_s=latency_s)
+            answer = Answer(status, detail=detail, output=printed, infra=infra, latency_s=latency_s)
             self._busy -= 1
             self._count(answer)
             self._answer(call, answer)
@@ -687,7 +691,7 @@ class Pool:
             detail = f"its process was ended by signal {_signal_name(-status)}"
         else:
             detail = f"its process exited with code {status} instead of answering"
-        self._end(worker, "timed_out" if cpu else "killed", detail)
+        self._end(worker, "timed_out" if cpu else "killed", detail, infra=bool(error))
 
     # ---- time ----
 
@@ -705,7 +709,12 @@ class Pool:
             if worker.state == "running" and worker.call is not None:
                 self._end(worker, "timed_out", f"timed out after {worker.call.limits.wall_s:g} s")
             else:
-                self._end(worker, "killed", f"its worker did not start within {worker.program.start_timeout_s:g} s")
+                self._end(
+                    worker,
+                    "killed",
+                    f"its worker did not start within {worker.program.start_timeout_s:g} s",
+                    infra=True,
+                )
         for name, server in [item for item in self._templates.items() if item[1].deadline <= now]:
             server.deadline = float("inf")
             assert server.program is not None

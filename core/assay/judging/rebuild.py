@@ -1,21 +1,27 @@
-"""The worker's side of a reward source: built again from names and options, judges one candidate per call."""
+"""The worker's side of a reward source: built again from names, judges one candidate or group per call."""
 
 import asyncio
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from assay.component import BuildContext
-from assay.contracts import Candidate, Task
+from assay.contracts import Candidate, Task, Verdict
 from assay.judging.answers import checked_batch, checked_verdict
 from assay.judging.worker import Program
 from assay.protocols import RewardSource
 from assay.registry import component_from
 
+_CANDIDATES = TypeAdapter(list[Candidate])
+_VERDICTS = TypeAdapter(list[Verdict])
+CHECK = b"?"
+"""In front of a task whose gold is to be checked, instead of candidates to be judged."""
 TARGET = "assay.judging.rebuild:source_program"
 
 
 def source_program(init: dict[str, Any]) -> Program:
-    """The program of a reward source; its facts are the source's limits and whether it can check golds.
+    """The program of a reward source; its facts are its limits, its fingerprint and whether it can check golds.
 
     `init` has the keys module, name, options, base_dir, cache_dir, seed, device.
     """
@@ -32,11 +38,16 @@ def source_program(init: dict[str, Any]) -> Program:
     judge = _Judge(source)
 
     def run(payload: bytes) -> bytes:
-        if payload[:1] == b"?":
+        if payload[:1] == CHECK:
             return _checked(check, payload[1:])
         return judge(payload)
 
-    return Program(run, {"limits": source.limits.model_dump(mode="json"), "checks_tasks": check is not None})
+    facts = {
+        "limits": source.limits.model_dump(mode="json"),
+        "checks_tasks": check is not None,
+        "fingerprint": str(getattr(source, "fingerprint", "")),
+    }
+    return Program(run, facts)
 
 
 class _Judge:
@@ -47,11 +58,11 @@ class _Judge:
         self.runner: asyncio.Runner | None = None
 
     def __call__(self, payload: bytes) -> bytes:
-        candidate = Candidate.model_validate_json(payload)
+        candidates = _CANDIDATES.validate_json(payload)
         self.runner = self.runner or asyncio.Runner()
-        answer = self.runner.get_loop().run_until_complete(self.source.judge([candidate]))
-        verdict = checked_verdict(checked_batch(answer, 1)[0])
-        return verdict.model_dump_json().encode()
+        answer = self.runner.get_loop().run_until_complete(self.source.judge(candidates))
+        verdicts = [checked_verdict(found) for found in checked_batch(answer, len(candidates))]
+        return _VERDICTS.dump_json(verdicts)
 
 
 def _checked(check: Any, payload: bytes) -> bytes:

@@ -1,0 +1,421 @@
+"""Routes a rollout to the sources that its task asks for, and joins their verdicts to one reward."""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, TypeVar
+
+from assay.component import BuildContext, Component, Workers
+from assay.config.refs import build, checked
+from assay.config.rewards import (
+    AnyEntry,
+    CascadeEntry,
+    GateEntry,
+    JudgingConfig,
+    MinEntry,
+    SourceEntry,
+)
+from assay.contracts import Candidate, Judgement, Limits, Reward, RewardPart, Rollout, ScoredGroup, Task
+from assay.errors import ConfigError, JudgingError
+from assay.judging import combine, rebuild
+from assay.judging.cache import ContentKeys, VerdictCache, digest
+from assay.judging.capture import capturing
+from assay.judging.combine import Outcome, Range
+from assay.judging.guard import InlineGuard, ProcessGuard, with_overrides
+from assay.judging.pool import ProgramKey
+from assay.judging.source import Device, Identity, Observe, Policy, Source
+from assay.judging.workers import WorkerPool
+from assay.protocols import LearningSource, RewardSource
+from assay.registry import Registry
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """An entry with its sources built."""
+
+    entry: AnyEntry
+    members: tuple["_Node", ...]
+    source: Source | None
+    range: Range
+
+    def sources(self) -> Iterator[Source]:
+        """Every source below, in order."""
+        if self.source is not None:
+            yield self.source
+        for member in self.members:
+            yield from member.sources()
+
+    @property
+    def group_scope(self) -> bool:
+        """Whether any source below must see the whole group."""
+        return any(source.limits.scope == "group" for source in self.sources())
+
+
+class _Checked(NamedTuple):
+    """A source entry whose options are valid."""
+
+    where: str
+    entry: SourceEntry
+    component: Component[Any, Any]
+    config: Any
+
+
+@dataclass
+class _Job:
+    """One rollout on its way through the panel."""
+
+    candidate: Candidate
+    group: "_Group"
+
+
+class _Group:
+    """The candidates of one group, and the calls of group-scope sources, which are made once for all of them."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = candidates
+        self._calls: dict[Source, asyncio.Task[Sequence[Judgement]]] = {}
+
+    async def judgement(self, source: Source, candidate: Candidate) -> Judgement:
+        call = self._calls.get(source)
+        if call is None:
+            call = self._calls[source] = asyncio.create_task(self._call(source))
+        judgements = await asyncio.shield(call)
+        return next(judgement for judgement in judgements if judgement.rollout_id == candidate.rollout.id)
+
+    async def _call(self, source: Source) -> Sequence[Judgement]:
+        rollouts = tuple(candidate.rollout for candidate in self.candidates)
+        return await source.judge_group([c.model_copy(update={"group": rollouts}) for c in self.candidates])
+
+
+class Panel:
+    """The sources of a `rewards` list, opened; `async with open_panel(...) as panel`.
+
+    Guaranteed: one reward per rollout in the order given; nothing a source does raises, but for the stops that the
+    `judging` table asks for (`JudgingError`); a reward is a number only where every needed part is.
+    """
+
+    def __init__(
+        self,
+        rewards: Sequence[AnyEntry],
+        *,
+        registry: Registry,
+        judging: JudgingConfig,
+        context: BuildContext,
+        observe: Observe | None = None,
+    ) -> None:
+        """Check the entries; raises `ConfigError` for an unknown name or option. Nothing is started yet."""
+        self.judging = judging
+        self._registry = registry
+        self._observe = observe
+        self._own_pool = None if isinstance(context.workers, WorkerPool) else self._new_pool()
+        self._pool = context.workers if isinstance(context.workers, WorkerPool) else self._own_pool
+        assert self._pool is not None
+        self._context = replace(context, workers=context.workers or self._pool)
+        self._rewards = tuple(rewards)
+        self._checked = [
+            _Checked(where, entry, *checked(registry, "reward_source", entry.use, entry.options, where=where))
+            for where, entry in self._source_entries()
+        ]
+        self._policy = Policy(judging.on_failed, judging.on_unhealthy, judging.stop_if_failed_above, judging.cache)
+        self._keys = ContentKeys()
+        self._cache = VerdictCache()
+        self._devices: dict[str, Device] = {}
+        self._sources: dict[str, Source] = {}
+        self._learners: list[LearningSource] = []
+        self._checkers: dict[str, Callable[[Task], Coroutine[Any, Any, str | None]]] = {}
+        self._nodes: tuple[_Node, ...] = ()
+        self._stack = contextlib.ExitStack()
+
+    # ---- opening and closing ----
+
+    async def __aenter__(self) -> Self:
+        """Build every source; raises `ConfigError` or `PluginError` where one cannot be built."""
+        self._stack.enter_context(capturing())
+        try:
+            built = {item.where: await self._open(item) for item in self._checked}
+        except BaseException:
+            await self.aclose()
+            raise
+        self._nodes = tuple(self._node(entry, f"rewards[{index}]", built) for index, entry in enumerate(self._rewards))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close every source and end every worker."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every source and end every worker."""
+        for source in self._sources.values():
+            await source.aclose()
+        if self._own_pool is not None:
+            await self._own_pool.aclose()
+        self._stack.close()
+
+    # ---- judging ----
+
+    @property
+    def judges_groups(self) -> bool:
+        """Whether any source must see the whole group at once; then only `judge_group` may be used."""
+        return any(node.group_scope for node in self._nodes)
+
+    async def judge(self, task: Task, rollout: Rollout) -> Reward:
+        """The reward of one rollout."""
+        if self.judges_groups:
+            raise JudgingError("a source of this panel judges whole groups; hand it the group with judge_group")
+        candidate = Candidate.model_construct(task=task, rollout=rollout, group=())
+        return await self._reward(_Job(candidate, _Group([candidate])))
+
+    async def judge_group(self, task: Task, rollouts: Sequence[Rollout]) -> tuple[Reward, ...]:
+        """The rewards of a whole group, in order."""
+        candidates = [Candidate.model_construct(task=task, rollout=rollout, group=()) for rollout in rollouts]
+        group = _Group(candidates)
+        return tuple(await _all([self._reward(_Job(candidate, group)) for candidate in candidates]))
+
+    async def check_task(self, task: Task) -> list[str]:
+        """What the sources that would judge a task find wrong with it (an unreadable gold), one sentence each."""
+        applying = [node for node in self._nodes if node.entry.applies(task.tags)]
+        labels = dict.fromkeys(source.identity.label for node in applying for source in node.sources())
+        found = [(label, await self._checkers[label](task)) for label in labels if label in self._checkers]
+        return [f"{label}: {complaint}" for label, complaint in found if complaint]
+
+    async def learn(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+        """Let the sources that learn inside the loop update; their metrics."""
+        metrics: dict[str, float] = {}
+        for source in self._learners:
+            metrics.update(await source.learn(groups))
+        return metrics
+
+    def metrics(self) -> dict[str, float]:
+        """Per source: counts, latencies in ms, kills, cache hits, calls, retries, queue length; and of the workers."""
+        found: dict[str, float] = {}
+        for label, source in self._sources.items():
+            numbers = source.statistics.metrics()
+            numbers["queue"] = float(source.queue_length)
+            numbers["calls"] = float(getattr(source.guard, "calls", 0))
+            numbers["retried"] = float(getattr(source.guard, "retried", 0))
+            found.update({f"{label}/{name}": value for name, value in numbers.items()})
+        if self._pool is not None:
+            found["workers/queue"] = float(self._pool.pool.queue_length)
+            found.update({f"workers/{name}": float(count) for name, count in self._pool.pool.counts.items()})
+        return found
+
+    @property
+    def workers(self) -> Workers:
+        """The killable workers that the sources share."""
+        assert self._context.workers is not None
+        return self._context.workers
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """The sources by label."""
+        return dict(self._sources)
+
+    # ---- building ----
+
+    def _new_pool(self) -> WorkerPool:
+        return WorkerPool(self.judging.workers, start_timeout_s=self.judging.start_timeout_s)
+
+    def _source_entries(self) -> Iterator[tuple[str, SourceEntry]]:
+        for index, entry in enumerate(self._rewards):
+            yield from _sources(entry, f"rewards[{index}]")
+
+    async def _open(self, item: "_Checked") -> Source:
+        """The source of one entry; equal names and options share one."""
+        where, entry, component, config = item
+        origin = self._registry.origin("reward_source", entry.use)
+        options = json.loads(config.model_dump_json())
+        options_hash = digest(json.dumps(options, sort_keys=True))
+        shared = f"{origin.module}\0{entry.use}\0{options_hash}"
+        for source in self._sources.values():
+            if source.identity.fingerprint.startswith(shared):
+                return source
+        label = self._free_label(entry.name)
+        generator = random.Random(f"{self._context.seed}{label}")  # noqa: S311 # jitter, not a secret
+        if component.isolation == "process":
+            limits, guard, more = await self._open_process(where, label, origin.module, entry.use, options, generator)
+        else:
+            part: RewardSource = build(
+                self._registry, "reward_source", entry.use, entry.options, self._context, where=where
+            )
+            limits = self._limits(part.limits)
+            guard = InlineGuard(part, limits, generator, copies=not origin.builtin)
+            more = str(getattr(part, "fingerprint", ""))
+            check = getattr(part, "check_task", None)
+            if check is not None:
+                self._checkers[label] = _as_coroutine(check)
+            if isinstance(part, LearningSource):
+                self._learners.append(part)
+        device = None if limits.device is None else self._devices.setdefault(limits.device, Device())
+        source = Source(
+            guard,
+            limits,
+            Identity(label, origin.version, options_hash, f"{shared}\0{origin.version}\0{more}"),
+            policy=self._policy,
+            keys=self._keys,
+            cache=self._cache,
+            observe=self._observe,
+            device=device,
+            takes_batches=component.isolation != "process",
+        )
+        self._sources[label] = source
+        return source
+
+    async def _open_process(
+        self, where: str, label: str, module: str, name: str, options: Any, generator: random.Random
+    ) -> tuple[Limits, ProcessGuard, str]:
+        assert self._pool is not None
+        init = {
+            "module": module,
+            "name": name,
+            "options": options,
+            "base_dir": str(self._context.base_dir),
+            "cache_dir": str(self._context.cache_dir),
+            "seed": self._context.seed,
+            "device": self._context.device,
+        }
+        pool = self._pool.pool
+        key = ProgramKey(rebuild.TARGET, json.dumps(init, sort_keys=True))
+        try:
+            facts = await asyncio.wrap_future(pool.open(key))
+        except JudgingError as error:
+            raise ConfigError(f"{where}: reward source {name!r} cannot be built: {error}") from error
+        limits = self._limits(Limits.model_validate(facts["limits"]))
+        guard = ProcessGuard(pool, key, limits, generator)
+        if facts["checks_tasks"]:
+            self._checkers[label] = guard.check_task
+        return limits, guard, facts["fingerprint"]
+
+    def _limits(self, declared: Limits) -> Limits:
+        return with_overrides(declared, timeout_s=self.judging.timeout_s, memory_mib=self.judging.memory_mib)
+
+    def _free_label(self, name: str) -> str:
+        label, number = name, 2
+        while label in self._sources:
+            label, number = f"{name}#{number}", number + 1
+        return label
+
+    def _node(self, entry: AnyEntry, where: str, built: dict[str, Source]) -> _Node:
+        if isinstance(entry, SourceEntry):
+            source = built[where]
+            return _Node(entry, (), source, Range(*source.limits.value_range))
+        places = [place for place, _ in _members(entry, where)]
+        members = tuple(self._node(m, p, built) for m, p in zip(entry.members, places, strict=True))
+        ranges = [member.range for member in members]
+        if isinstance(entry, GateEntry):
+            closed = ranges[1].low if entry.closed is None else entry.closed
+            entry = entry.model_copy(update={"closed": closed})
+            return _Node(entry, members, None, combine.gate_range(ranges[1], closed))
+        if isinstance(entry, CascadeEntry):
+            return _Node(entry, members, None, combine.cascade_range(ranges))
+        if isinstance(entry, MinEntry):
+            return _Node(entry, members, None, combine.minimum_range(ranges))
+        return _Node(entry, members, None, combine.product_range(ranges))
+
+    # ---- one rollout ----
+
+    async def _reward(self, job: _Job) -> Reward:
+        tags = job.candidate.task.tags
+        nodes = [node for node in self._nodes if node.entry.applies(tags)]
+        outcomes = await _all([self._outcome(node, job) for node in nodes])
+        parts = [_part(node, outcome) for node, outcome in zip(nodes, outcomes, strict=True)]
+        return combine.total(job.candidate.rollout.id, parts)
+
+    async def _outcome(self, node: _Node, job: _Job) -> Outcome:
+        if node.source is not None:
+            return combine.of_verdict((await self._judgement(node.source, job)).verdict)
+        entry = node.entry
+        if isinstance(entry, GateEntry):
+            gate = await self._outcome(node.members[0], job)
+            if combine.gate_opens(gate, entry.open_at):
+                return await self._outcome(node.members[1], job)
+            return combine.shut_gate(gate, node.range.low if entry.closed is None else entry.closed)
+        if isinstance(entry, CascadeEntry):
+            asked: list[Outcome] = []
+            for member in node.members:
+                asked.append(await self._outcome(member, job))
+                if not combine.falls_through(asked[-1]):
+                    break
+            return combine.cascade(asked)
+        outcomes = await _all([self._outcome(member, job) for member in node.members])
+        return combine.minimum(outcomes) if isinstance(entry, MinEntry) else combine.product(outcomes)
+
+    async def _judgement(self, source: Source, job: _Job) -> Judgement:
+        if source.limits.scope == "group":
+            return await job.group.judgement(source, job.candidate)
+        return await source.judge(job.candidate)
+
+
+def open_panel(
+    rewards: Sequence[AnyEntry],
+    *,
+    registry: Registry,
+    judging: JudgingConfig | None = None,
+    context: BuildContext | None = None,
+    observe: Observe | None = None,
+) -> Panel:
+    """A panel for a `rewards` list, to be entered with `async with`; raises `ConfigError` for a wrong entry.
+
+    `observe` is called with every candidate and judgement, also a cached one.
+    """
+    return Panel(
+        rewards,
+        registry=registry,
+        judging=judging or JudgingConfig(),
+        context=context or BuildContext(),
+        observe=observe,
+    )
+
+
+def _part(node: _Node, outcome: Outcome) -> RewardPart:
+    entry = node.entry
+    return combine.part(
+        outcome,
+        source=entry.name if node.source is None else node.source.identity.label,
+        weight=entry.weight,
+        channel=entry.channel,
+        on_candidate_fault=entry.on_candidate_fault,
+        lowest=node.range.low,
+    )
+
+
+def _sources(entry: AnyEntry, where: str) -> Iterator[tuple[str, SourceEntry]]:
+    """Every source of an entry with its place in the config, in order."""
+    if isinstance(entry, SourceEntry):
+        yield where, entry
+        return
+    for place, member in _members(entry, where):
+        yield from _sources(member, place)
+
+
+def _members(entry: AnyEntry, where: str) -> Iterator[tuple[str, AnyEntry]]:
+    if isinstance(entry, GateEntry):
+        yield f"{where}.gate", entry.gate
+        yield f"{where}.then", entry.then
+        return
+    word = "cascade" if isinstance(entry, CascadeEntry) else "min" if isinstance(entry, MinEntry) else "product"
+    for index, member in enumerate(entry.members):
+        yield f"{where}.{word}[{index}]", member
+
+
+async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results in order; the first error cancels the others and is raised as it is."""
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _as_coroutine(check: Callable[[Task], str | None]) -> Callable[[Task], Coroutine[Any, Any, str | None]]:
+    async def checked_task(task: Task) -> str | None:
+        return check(task)
+
+    return checked_task
