@@ -24,6 +24,7 @@ _PHRASE = re.compile(
     r"|\bI(?:\s+would|'d)?\s+(?:choose|pick|select)\b(?:\s+(?:option|answer|choice)\b)?",
     re.IGNORECASE,
 )
+_STATEMENTS = 100  # so many statements are looked at, from the end; a text with more unreadable ones states nothing
 _BOX = re.compile(r"\\boxed\s*\{|\\fbox\s*\{")
 _DECORATION = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox|rm|bf)\b\s*|[*$`\"'\u201c\u201d{}]|\\[(),!\[\]]")
 _DENIAL = re.compile(r"(?:not|none|neither|no|unknown|unclear|undecided|impossible|i do|i don|don)\b", re.IGNORECASE)
@@ -120,15 +121,12 @@ class Choices:
 
     def stated(self, zone: str) -> Reading | None:
         """The last statement of a choice in `zone`, or None."""
-        found: Reading | None = None
         for content, is_phrase in _statements(zone):
             reading = self.read(content)
             if reading is not None:
-                found = reading
-            elif is_phrase and _DENIAL.match(_plain(content)):
-                found = None
-        if found is not None:
-            return found
+                return reading
+            if is_phrase and _DENIAL.match(_plain(content)):
+                break
         lines = [line for line in zone.splitlines() if line.strip()]
         # Without a statement, a closing line counts only if it is a choice and nothing else.
         return self.read(lines[-1], alone=True) if lines else None
@@ -192,19 +190,25 @@ class Choices:
 
 
 def _statements(zone: str) -> Iterator[tuple[str, bool]]:
-    """The texts of boxes, answer blocks and answer phrases, in the order of the text; True marks a phrase."""
-    found: list[tuple[int, str, bool]] = []
-    for match in _PHRASE.finditer(zone):
-        line = zone[match.end() : match.end() + 500].lstrip(" \t*_")
-        found.append((match.start(), line.lstrip("\n").partition("\n")[0], True))
-    for match in _BOX.finditer(zone):
-        content = zone[match.end() : _closing(zone, match.end())]
-        found.append((match.start(), content, False))
+    """The texts of boxes, answer blocks and answer phrases, the last first; True marks a phrase."""
+    marks = [(match.end(), _line) for match in _PHRASE.finditer(zone)]
+    marks += [(match.end(), _box) for match in _BOX.finditer(zone)]
     tag = find_answer(zone, AnswerOptions(rules=("tag",), think=False))
+    for start, content in sorted(marks, key=lambda mark: -mark[0])[:_STATEMENTS]:
+        if tag is not None and tag.start > start:
+            yield tag.text, False
+            tag = None
+        yield content(zone, start), content is _line
     if tag is not None:
-        found.append((tag.start, tag.text, False))
-    for _, content, is_phrase in sorted(found):
-        yield content, is_phrase
+        yield tag.text, False
+
+
+def _line(zone: str, start: int) -> str:
+    return zone[start : start + 500].lstrip(" \t*_").lstrip("\n").partition("\n")[0]
+
+
+def _box(zone: str, start: int) -> str:
+    return zone[start : _closing(zone, start)]
 
 
 def _closing(zone: str, start: int, limit: int = 500) -> int:

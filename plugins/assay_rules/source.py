@@ -5,6 +5,9 @@ from typing import Protocol
 
 from assay.contracts import Candidate, Limits, Rollout, Task, Verdict
 
+MAX_CHARACTERS = 1_000_000
+"""Longer responses are abstained on: a rule runs in the loop of the run and must never hold it up."""
+
 
 class Rule(Protocol):
     """Decides one rollout by fixed rules; the same input gives the same verdict everywhere."""
@@ -19,7 +22,7 @@ class Rule(Protocol):
 
 
 class RuleSource:
-    """The reward source of one rule; blank responses abstain before the rule is asked."""
+    """The reward source of one rule; blank and endless responses abstain before the rule is asked."""
 
     def __init__(self, rule: Rule, limits: Limits, *, blank_abstains: bool = True) -> None:
         """Wrap `rule`; `limits` are what the source declares."""
@@ -35,6 +38,11 @@ class RuleSource:
         """The verdict on one rollout; safe to call from any thread."""
         if self._blank_abstains and not rollout.text.strip():
             return Verdict.abstain("empty_response", evidence="the response is empty")
+        length = sum(len(turn.text) for turn in rollout.turns)
+        if length > MAX_CHARACTERS:
+            return Verdict.abstain(
+                "response_too_long", evidence=f"{length} characters; at most {MAX_CHARACTERS} are read"
+            )
         return self.rule.judge(task, rollout)
 
     def check_task(self, task: Task) -> str | None:

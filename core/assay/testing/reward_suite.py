@@ -181,18 +181,16 @@ def _expectations(suite: Suite, verdicts: Sequence[Verdict], check: str, chosen:
 
 
 def _blank(suite: Suite) -> CheckResult:
+    """Blank texts against every task; cases with blank texts of their own say it instead."""
+    listed = any(not case.text.strip() for case in suite.cases)
+    tasks = {_task_key(case): case for case in suite.cases if case.fault != "ours" and not listed}
+    asked = [(case, text) for case in tasks.values() for text in ("", " \n\t")]
     wrong: list[str] = []
-    asked = 0
-    listed = {_task_key(case) for case in suite.cases if not case.text.strip()}
-    for key, case in {_task_key(case): case for case in suite.cases if case.fault != "ours"}.items():
-        if key in listed:
-            continue
-        for text in ("", " \n\t"):
-            (verdict,) = suite.judge(case.options, [candidate(case.task, text)])
-            asked += 1
-            if verdict.status != "abstained" or verdict.fault != "candidate":
-                wrong.append(f"{text!r}: {_said(verdict)}, expected abstained by the candidate's fault")
-    return _result("abstains on blank text", wrong, asked, "the cases list blank texts of their own")
+    for case, text in asked:
+        (verdict,) = suite.judge(case.options, [candidate(case.task, text)])
+        if verdict.status != "abstained" or verdict.fault != "candidate":
+            wrong.append(f"{text!r}: {_said(verdict)}, expected abstained by the candidate's fault")
+    return _result("abstains on blank text", wrong, len(asked), "the cases list blank texts of their own")
 
 
 def _in_range(suite: Suite, verdicts: Sequence[Verdict]) -> CheckResult:
