@@ -11,6 +11,7 @@ The test code is the task author's and is parsed here; the candidate's program n
 
 import ast
 import builtins
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,15 +60,18 @@ def plan(code: str, *, setup: str = "", entry_point: str | None = None) -> Asser
     asserts = sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
     if not asserts:
         raise CasesError("facts.tests.code: there is no assert in it; correct the task's tests")
-    functions = _functions(tree, head, entry_point)
+    modules = _modules(tree, head)
+    functions = tuple(name for name in _functions(tree, head, entry_point) if name not in modules)
     direct = [_direct(node, functions) for node in tree.body]
     found = [case for case in direct if case is not None]
     if len(found) == len(direct) and not setup.strip():
         return AssertPlan("direct", functions, direct=tuple(found))
     recorder = _Recorder()
     recorded = ast.fix_missing_locations(recorder.visit(tree))
-    body = f"{setup}\n{ast.unparse(recorded)}\n"
-    way: Way = "shared" if _needs_objects(tree, functions) or not functions else "pair"
+    imports = "".join(f"import {name}\n" for name in modules)
+    body = f"{imports}{setup}\n{ast.unparse(recorded)}\n"
+    needs_objects = _needs_objects(tree, functions) or _needs_objects(head, functions)
+    way: Way = "shared" if needs_objects or not functions else "pair"
     return AssertPlan(way, functions, code=body, texts=tuple(recorder.texts))
 
 
@@ -92,9 +96,33 @@ def _functions(tree: ast.Module, head: ast.Module, entry_point: str | None) -> t
             case _:
                 pass
     free = [name for name in used if name not in bound and name not in _NAMES]
+    if not free and not entry_point:
+        # A candidate's function may bear a builtin's name; the tests then call nothing else.
+        free = list(dict.fromkeys(_called_first(node) for node in tree.body if isinstance(node, ast.Assert)))
+        free = [name for name in free if name and name not in bound]
     if entry_point and entry_point not in free and entry_point not in bound:
         free.append(entry_point)
     return tuple(free)
+
+
+def _called_first(node: ast.Assert) -> str:
+    match node.test:
+        case ast.Compare(left=ast.Call(func=ast.Name(id=name))):
+            return name
+        case _:
+            return ""
+
+
+def _modules(tree: ast.Module, head: ast.Module) -> tuple[str, ...]:
+    """Modules of the standard library that the tests use without importing them, trusting the candidate to."""
+    nodes = [*ast.walk(head), *ast.walk(tree)]
+    based = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    imported = {each.asname or each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    other = {node.id for node in names if id(node) not in based}
+    found = {node.id for node in names if id(node) in based and node.id in sys.stdlib_module_names}
+    return tuple(sorted(found - bound - imported - other))
 
 
 def _direct(node: ast.stmt, functions: tuple[str, ...]) -> DirectCase | None:
@@ -123,31 +151,34 @@ def _direct(node: ast.stmt, functions: tuple[str, ...]) -> DirectCase | None:
 
 
 def _needs_objects(tree: ast.Module, functions: tuple[str, ...]) -> bool:
-    """Whether the tests use the candidate's names for anything but calling them or passing them to `check`."""
+    """Whether the tests use the candidate's names for anything but calling them and comparing what comes back.
+
+    Passing a name on to a function of the tests (`check(candidate)`) counts as calling it. What looks like a class
+    (a capital first) must be compared at once: its instances would not cross the border.
+    """
     names = set(functions)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    called: set[int] = set()
+    fine: set[int] = set()
+    compared: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called.add(id(node.func))
+            fine.add(id(node.func))
             if isinstance(node.func, ast.Name) and node.func.id in own:
-                called.update(id(each) for each in node.args)
-        if isinstance(node, ast.Attribute) and _is_candidates_call(node.value, names):
+                fine.update(id(each) for each in node.args)
+        if isinstance(node, ast.Compare):
+            compared.update(id(each) for each in (node.left, *node.comparators))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load) and id(node) not in fine:
             return True
-    return any(
-        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load) and id(node) not in called
-        for node in ast.walk(tree)
-    )
-
-
-def _is_candidates_call(node: ast.expr, names: set[str]) -> bool:
-    # A method of a returned value: `f(x).strip()` works on plain data; a class's instance would not cross the border.
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in names
-        and node.func.id[:1].isupper()
-    )
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in names
+            and node.func.id[:1].isupper()
+            and id(node) not in compared
+        ):
+            return True
+    return False
 
 
 class _Recorder(ast.NodeTransformer):

@@ -103,7 +103,7 @@ class AssertTests(_Part):
     kind: Literal["assert"]
     code: str = Field(min_length=1)
     setup: str = ""
-    """Code that runs before the tests, and before the candidate's program too."""
+    """Code that runs before the tests, after the candidate's program, and never in its process unless they share one."""
     limits: TestLimits = TestLimits()
 
 

@@ -18,6 +18,8 @@ MBPP_PROMPT = (
     "{text}\n\nYour code should pass tests like this one:\n{test}\n\nAnswer with one Python code block that holds the "
     "whole program."
 )
+MBPP_SLOWEST_S = 3.0
+"""CPU time of MBPP's slowest reference (task 123: 2.6 s on a 2020s server core); its tests call it more than once."""
 _LAST = re.compile(r"check\((\w+)\)\s*$")
 
 
@@ -79,6 +81,7 @@ def mbpp(row: dict[str, Any]) -> Task:
                 "kind": "assert",
                 "code": "\n".join(tests) + "\n",
                 "setup": str(row.get("test_setup_code") or "").replace("\r\n", "\n"),
+                "limits": {"reference_s": MBPP_SLOWEST_S},
             },
         },
         tags=("code", "mbpp"),

@@ -84,7 +84,7 @@ class SuiteReport:
 class Defaults:
     """Bounds of one test where the task says nothing."""
 
-    cpu_s: float = 2.0
+    cpu_s: float = 4.0
     wall_factor: float = 5.0
     memory_mib: int = 512
     disk_mib: int = 32
@@ -283,11 +283,10 @@ class Grader:
         files = {"tests.json": json.dumps(given), "tagged.py": harness.TAGGED.read_text("utf-8")}
         ours = JobLimits(wall_s=total + 1, cpu_s=total, memory_mib=1024, output_kib=1024)
         asking = Job(source=harness.ASKING, files=files, limits=ours, trusted=True)
-        source = f"{tests.setup}\n{program}" if tests.setup.strip() else program
         theirs = each.model_copy(
             update={"wall_s": total, "cpu_s": total, "call_wall_s": each.wall_s, "call_cpu_s": each.cpu_s}
         )
-        asked, answered = await sandbox.run_pair(asking, Job(source=source, limits=theirs))
+        asked, answered = await sandbox.run_pair(asking, Job(source=program, limits=theirs))
         report = SuiteReport(total=len(plan.texts))
         report.saw(answered)
         text = asked.stdout.rpartition(mark)[2] if mark in asked.stdout else ""

@@ -143,7 +143,6 @@ def run_tests():
     import types
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
-    exec(compile(given["setup"], "setup.py", "exec"), module.__dict__)
     exec(compile(given["program"], "main.py", "exec"), module.__dict__)
     module.__dict__["__assay_check__"] = __assay_check__
     return json.dumps(_run_tests(given["code"], module.__dict__))

@@ -33,7 +33,7 @@ class CodeOptions(Options):
     """1 for passing every test and 0 otherwise, or the share of all tests that is passed."""
     max_tests: int = Field(default=1000, ge=1)
     """Most tests that a task may have; a task with more is refused, never cut short silently."""
-    cpu_s: float = Field(default=2.0, gt=0)
+    cpu_s: float = Field(default=4.0, gt=0)
     """CPU time of one test where the task gives no limit and no reference time."""
     wall_factor: float = Field(default=5.0, ge=1)
     """Wall time of one test as a multiple of its CPU time: the backstop, for a loaded machine."""

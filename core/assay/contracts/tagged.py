@@ -8,7 +8,8 @@ This module is standard library only and is also run inside jails, where assay i
     list                                        a JSON array of tagged values
     {"t": "tuple" | "set" | "frozenset", "v": [...]}      {"t": "dict", "v": [[key, value], ...]}
     {"t": "int" | "bytes", "v": hexadecimal}              {"t": "float", "v": "nan" | "inf" | "-inf"}
-    {"t": "complex", "v": [real, imaginary]}              {"t": "object", "v": name of the type}
+    {"t": "complex", "v": [real, imaginary]}              {"t": "type", "v": name of one of Python's plain types}
+    {"t": "object", "v": name of the type}
 
 `Counter`, `defaultdict` and `OrderedDict` are written as dict, `deque` as list: Python's own `==` takes them so.
 """
@@ -26,6 +27,10 @@ MAX_DEPTH = 48
 MAX_HASHED = 10_000
 """Elements of sets and dicts in one value: keys that all hash alike make larger ones take minutes to build."""
 _SMALL = 1 << 53
+_TYPES = {
+    each.__name__: each
+    for each in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, type(None))
+}
 _DICTS = (dict, Counter, defaultdict, OrderedDict)
 _SEQUENCES = {list: None, deque: None, tuple: "tuple", set: "set", frozenset: "frozenset"}
 
@@ -94,6 +99,8 @@ def tag(value: object, *, max_bytes: int = MAX_BYTES) -> Any:
             return {"t": "bytes", "v": item.hex()}
         if kind is complex:
             return {"t": "complex", "v": [walk(item.real, depth), walk(item.imag, depth)]}
+        if kind is type and any(item is each for each in _TYPES.values()):
+            return {"t": "type", "v": item.__name__}
         return {"t": "object", "v": str(type.__dict__["__name__"].__get__(kind))[:80]}
 
     return walk(value, 0)
@@ -145,6 +152,8 @@ def restore(tree: Any) -> Any:
                 return float(name)
             case {"t": "complex", "v": [real, imaginary]}:
                 return complex(walk(real, depth), walk(imaginary, depth))
+            case {"t": "type", "v": str(name)} if name in _TYPES:
+                return _TYPES[name]
             case {"t": "object", "v": str(name)}:
                 return Opaque(name[:80])
             case _:

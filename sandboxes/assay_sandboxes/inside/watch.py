@@ -57,8 +57,12 @@ class Watch:
         reap: Callable[[], None],
         forward: Callable[[bytes], None] | None,
         control: Callable[[], list[bytes] | None] | None,
+        early: list[bytes],
     ) -> None:
-        """Watch `pid`; `forward` sends the child's frames on at once, `control` gives the host's (None: it is gone)."""
+        """Watch `pid`; `forward` sends the child's frames on at once, `control` gives the host's (None: it is gone).
+
+        `early` are frames of the host that came together with the job.
+        """
         self._pid = pid
         self._streams = streams
         self._limits = limits
@@ -67,6 +71,7 @@ class Watch:
         self._reap = reap
         self._forward = forward
         self._control = control
+        self._early = early
         self._report = Report()
         self._reader = frames.Reader(1 << 21)
         self._replied = 0
@@ -96,6 +101,8 @@ class Watch:
         if streams.channel is not None:
             os.set_blocking(streams.channel, False)
             self._poll.register(streams.channel, select.POLLIN)
+        if self._early:
+            self._pass_on(self._early)
         try:
             alive = True
             while alive:
@@ -258,6 +265,10 @@ class Watch:
         bodies = self._control() if self._control is not None else None
         if bodies is None or (events & (select.POLLHUP | select.POLLERR) and not bodies):
             os._exit(0)  # the host is gone: this jail has nobody to work for
+        self._pass_on(bodies)
+
+    def _pass_on(self, bodies: list[bytes]) -> None:
+        """Queue the host's frames for the child; an empty one is the last."""
         fd = self._streams.channel
         if fd is None:
             return

@@ -189,6 +189,7 @@ class Zygote:
             reap=self._reap_others,
             forward=self._forward if relayed else None,
             control=self._control if relayed else None,
+            early=self._said() if relayed else [],
         ).run()
         # Every holder of the other end is dead or has closed it, so this read ends.
         report.complaint = os.read(complaint_read, 4096).decode("utf-8", "replace")
@@ -261,14 +262,16 @@ class Zygote:
         data = os.read(0, 1 << 20)
         if not data:
             return None
-        said: list[bytes] = []
-        for body in self._reader.feed(data):
-            message = json.loads(body)
-            if message["op"] == "say":
-                said.append(message["text"].encode())
-            else:
-                self._waiting.append(body)
-        return said
+        self._waiting += self._reader.feed(data)
+        return self._said()
+
+    def _said(self) -> list[bytes]:
+        """Take what the host said to the running child out of the frames that wait."""
+        messages = [json.loads(body) for body in self._waiting]
+        self._waiting = [
+            body for body, message in zip(self._waiting, messages, strict=True) if message["op"] != "say"
+        ]
+        return [message["text"].encode() for message in messages if message["op"] == "say"]
 
 
 def _result(report: watch.Report) -> dict[str, Any]:
