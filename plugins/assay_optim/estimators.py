@@ -34,14 +34,12 @@ class Maclaurin(Options):
 
     Success: w = 1/N. Failure: w = -(1/N) sum_{k=2..min(T, f)} C(f-1, k-1) / C(N-1, k-1), f the failures of the group.
     The weights belong to a sum over the group, so A = N w with the aggregation `seq_mean_token_sum`.
-    The zero when nothing succeeded makes the expectation one of order min(T, N-1); `all_wrong = "push"` keeps the
-    term there and gives order min(T, N). check: r = [1,0,0,1,0,0,0,0]: T = 2 0.125, -0.089286; T = 8 0.125, -0.208333.
+    For T <= N the expectation is exactly p' sum_{k=1..T} (1-p)^(k-1). check: r = [1,0,0,1,0,0,0,0] gives w = 0.125 and
+    -0.089286 for T = 2, 0.125 and -0.208333 for T = 8.
     """
 
     order: int = Field(default=8, ge=1)
     """T; 1 is plain REINFORCE without a baseline."""
-    all_wrong: Literal["zero", "push"] = "zero"
-    """What an all-wrong group gets: nothing (the repository), or the full expansion."""
     correct: float = 1.0
     """Least reward of a success."""
 
@@ -67,8 +65,6 @@ class Maclaurin(Options):
     def _weight(self, size: int, wins: int, win: bool) -> float:
         if win:
             return 1.0 / size
-        if wins == 0 and self.all_wrong == "zero":
-            return 0.0
         return -maclaurin_failures(size, size - wins, self.order) / size
 
 

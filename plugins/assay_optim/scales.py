@@ -75,11 +75,14 @@ class GroupMeanScale(SampleScale):
     """A / (mean_g + eps) (MaxRL, arXiv 2602.02710, repository form); an all-wrong group is 0.
 
     With a mean over samples this is the maximum-likelihood gradient; with a sum it would be N times too large. A group
-    that shrank to one is 0 (the repository divides by eps there).
+    that shrank to one is 0 (the repository divides by eps there). The zero makes the expectation one of order N - 1
+    instead of N: with N = 5, p = 0.3 the expectation is 2.533 times that of REINFORCE, with `push` 2.7731.
     """
 
     eps: float = Field(default=1e-6, gt=0.0)
     """Added to the mean."""
+    all_wrong: Literal["zero", "push"] = "zero"
+    """What an all-wrong group gets: nothing (the repository), or -1 for every response."""
 
     @property
     def needs(self) -> Needs:
@@ -93,7 +96,11 @@ class GroupMeanScale(SampleScale):
                 f"optimizer.scale 'group_mean': it divides by a group's mean reward, which must not be negative; "
                 f"found {float(moments.mean.min()):g}; use rewards of 0 and 1"
             )
-        return (advantage.double() / (moments.mean + self.eps)).to(advantage.dtype)
+        scaled = (advantage.double() / (moments.mean + self.eps)).to(advantage.dtype)
+        if self.all_wrong == "push":
+            pushed = (moments.mean == 0) & (moments.count > 1) & advantage.isnan().logical_not()
+            scaled = scaled.where(pushed.logical_not(), -1.0)
+        return scaled
 
 
 class WhitenSample(SampleScale):

@@ -25,13 +25,14 @@ def denominators_of(mask: Tensor, group: Tensor, max_tokens: int) -> Denominator
     lengths = mask.sum(dim=1)
     filled = lengths > 0
     same = (group.unsqueeze(0) == group.unsqueeze(1)).to(mask.dtype)
+    group_rows = same @ filled.to(mask.dtype)
     return Denominators(
         rows=float(filled.sum()),
         tokens=float(lengths.sum()),
-        groups=float(len(group[filled].unique())),
+        groups=float((1.0 / group_rows[filled]).sum()),
         max_tokens=max_tokens,
         group_tokens=same @ lengths,
-        group_rows=same @ filled.to(mask.dtype),
+        group_rows=group_rows,
     )
 
 
