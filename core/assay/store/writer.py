@@ -1,0 +1,159 @@
+"""The one thread that writes: rows queue up, and are committed together at least every `COMMIT_S` seconds.
+
+A row is durable (it survives `kill -9`) once its transaction is committed; `flush` waits for that. After an error
+nothing more is written, and every later call raises the same `StoreError`: what was committed before stays readable.
+"""
+
+import shutil
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.errors import StoreError
+from assay.store.schema import INSERTS, Value, checksum
+
+COMMIT_S = 0.2
+"""Longest time that a row waits for its commit to begin."""
+_BATCH = 5_000
+_BOUND = 100_000
+"""Rows that may wait; then `add` blocks, which is the backpressure of a slow disk."""
+
+
+class Row(NamedTuple):
+    """One row to be written; the values are made in the writer's thread."""
+
+    table: str
+    values: Callable[[], tuple[Value, ...]]
+
+
+class Writer:
+    """Owns the writing connection."""
+
+    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+        """Start the thread; `connect` is called in it."""
+        self.path = path
+        self._connect = connect
+        self._rows: deque[Row] = deque()
+        self._changed = threading.Condition()
+        self._added = 0
+        self._committed = 0
+        self._wanted = 0
+        self._closing = False
+        self._error: StoreError | None = None
+        self._thread = threading.Thread(target=self._run, name="assay-store", daemon=True)
+        self._thread.start()
+
+    def add(self, table: str, values: Callable[[], tuple[Value, ...]]) -> None:
+        """Queue one row; raises `StoreError` after an earlier write failed."""
+        if self._error is not None:
+            raise self._error
+        self._rows.append(Row(table, values))
+        self._added += 1
+        if self._added - self._committed > _BOUND:
+            self._wait(self._added - _BOUND)
+
+    def flush(self) -> None:
+        """Return once everything added so far is durable; raises `StoreError` where it cannot be."""
+        self._wait(self._added)
+
+    def close(self) -> None:
+        """Write what is left and end the thread; raises `StoreError` where that fails."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._error is not None and self._committed < self._added:
+            raise self._error
+
+    def _wait(self, count: int) -> None:
+        with self._changed:
+            self._wanted = max(self._wanted, count)
+            self._changed.notify_all()
+            while self._committed < count and self._error is None:
+                self._changed.wait()
+        if self._error is not None and self._committed < count:
+            raise self._error
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = self._connect()
+            while self._sleep():
+                while self._rows:
+                    self._commit(connection)
+        except sqlite3.Error as error:
+            self._fail(self._worded(error))
+        except BaseException as error:  # callers must hear of a defect here instead of waiting for ever
+            self._fail(StoreError(f"{self.path}: cannot be written: {type(error).__name__}: {error}"))
+            raise
+        finally:
+            if connection is not None:
+                try:
+                    connection.close()
+                except sqlite3.Error as error:
+                    self._fail(self._worded(error))
+
+    def _sleep(self) -> bool:
+        """Wait for work; false once everything is written and the writer is closing."""
+        with self._changed:
+            if not self._rows and self._closing:
+                return False
+            if self._wanted <= self._committed and len(self._rows) < _BATCH and not self._closing:
+                self._changed.wait(COMMIT_S)
+            return True
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        taken = [self._rows.popleft() for _ in range(min(len(self._rows), _BATCH))]
+        run_table, run_values = "", list[tuple[Value, ...]]()
+        with connection:
+            connection.execute("BEGIN")
+            for row in taken:
+                if row.table != run_table:
+                    _insert(connection, run_table, run_values)
+                    run_table, run_values = row.table, []
+                values = row.values()
+                run_values.append((*values, checksum(values)))
+            _insert(connection, run_table, run_values)
+        with self._changed:
+            self._committed += len(taken)
+            self._changed.notify_all()
+
+    def _fail(self, error: StoreError) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._rows.clear()
+            self._changed.notify_all()
+
+    def _worded(self, error: sqlite3.Error) -> StoreError:
+        return worded(self.path, error, waiting=self._added - self._committed)
+
+
+def worded(path: Path, error: sqlite3.Error, *, waiting: int = 0) -> StoreError:
+    """One sentence for an error of SQLite: a full disk, a damaged file, or what it says itself."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    free = shutil.disk_usage(path.parent).free
+    if name.startswith("SQLITE_FULL") or (name.startswith("SQLITE_IOERR") and free < 1 << 20):
+        needed = max(1, waiting * 2)
+        return StoreError(
+            f"{path}: the disk is full: about {needed << 10:,} bytes are needed for {waiting:,} rows, {free:,} bytes "
+            "are free. Everything that was acknowledged is kept; free space and go on with --resume"
+        )
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return damaged(path, str(error))
+    return StoreError(f"{path}: cannot be used: {error}" + (f" ({name})" if name else ""))
+
+
+def damaged(path: Path, what: str) -> StoreError:
+    """The error for a file that is not what was written."""
+    return StoreError(
+        f"{path}: the log is damaged: {what}. Restore the file from a copy, or start a new run; "
+        "checkpoints in the same folder are not affected"
+    )
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[Value, ...]]) -> None:
+    if rows:
+        connection.executemany(INSERTS[table], rows)
