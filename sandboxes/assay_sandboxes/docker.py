@@ -13,7 +13,7 @@ import select
 import socket
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from assay.contracts.sandbox import Guarantee
 from assay.errors import SandboxError
@@ -51,6 +51,7 @@ class Docker:
 
     name = "docker"
     guarantees = GUARANTEES
+    gaps: ClassVar[dict[Guarantee, str]] = {}
     start_within_s = 20.0
 
     def __init__(self, options: DockerOptions, home: Home) -> None:

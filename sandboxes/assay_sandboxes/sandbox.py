@@ -63,6 +63,11 @@ class JailedSandbox:
         """What holds on this machine."""
         return self._backend.guarantees
 
+    @property
+    def gaps(self) -> Mapping[Guarantee, str]:
+        """Why each guarantee that is missing does not hold here."""
+        return self._backend.gaps
+
     def require(self, languages: Collection[str]) -> Mapping[str, str]:
         """Versions of the tools of `languages`, asked inside a jail; raises `SandboxError` where one is missing."""
         for name in languages:

@@ -20,3 +20,11 @@ class Subprocess(LocalBackend):
     def guarantees(self) -> frozenset[Guarantee]:
         """Limits on CPU time; nothing that a program could not undo or evade is promised beside it."""
         return frozenset({"cpu_limit"})
+
+    @property
+    def gaps(self) -> dict[Guarantee, str]:
+        """Why the others do not hold."""
+        names: tuple[Guarantee, ...] = (
+            "no_network", "private_files", "memory_limit", "disk_limit", "kills_tree", "other_user",
+        )  # fmt: skip
+        return dict.fromkeys(names, "programs run as plain processes of yours")

@@ -3,6 +3,7 @@
 import re
 import select
 import time
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from assay.contracts.sandbox import Guarantee, Job, JobLimits, Outcome, RunResult
@@ -24,6 +25,11 @@ class Backend(Protocol):
     @property
     def guarantees(self) -> frozenset[Guarantee]:
         """What its jails keep."""
+        ...
+
+    @property
+    def gaps(self) -> Mapping[Guarantee, str]:
+        """Why each guarantee that is missing does not hold here."""
         ...
 
     def start(self, *, trusted: bool) -> Transport:

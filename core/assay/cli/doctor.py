@@ -60,7 +60,8 @@ def doctor(*, json_: Annotated[bool, Parameter(name="--json")] = False) -> int:
         if "cause" in state:
             say(f"sandbox {name}: does not work here: {state['cause']}")
         else:
-            gaps = f"; not: {', '.join(state['missing'])}" if state["missing"] else ""
+            missing = [f"{gap} ({why})" if why else gap for gap, why in state["missing"].items()]
+            gaps = f"; not: {', '.join(missing)}" if missing else ""
             say(f"sandbox {name}: ok; holds {', '.join(state['guarantees']) or 'nothing'}{gaps}")
     for problem in facts["problems"]:
         say(f"! {problem}")
@@ -102,7 +103,9 @@ def _sandboxes(registry: Registry) -> dict[str, dict[str, Any]]:
                 found[name] = {"cause": str(error)}
                 continue
             holds = sorted(sandbox.guarantees)
-            found[name] = {"guarantees": holds, "missing": [g for g in ALL_GUARANTEES if g not in holds]}
+            # A sandbox may say why a guarantee does not hold here.
+            why: dict[str, str] = getattr(sandbox, "gaps", {})
+            found[name] = {"guarantees": holds, "missing": {g: why.get(g, "") for g in ALL_GUARANTEES if g not in holds}}
             await sandbox.aclose()
 
     asyncio.run(try_all())
