@@ -1,5 +1,8 @@
 """assay: rewards that can be trusted, for reinforcement learning of language models."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from assay.component import BuildContext, Component, Options, Part
 from assay.contracts import (
     Candidate,
@@ -38,7 +41,20 @@ from assay.protocols import (
 )
 from assay.verifier import verifier
 
+if TYPE_CHECKING:
+    from assay.api import Run, ascore, atrain, load_config, open_run, score, train
+
 __version__ = "0.1.0"
+
+_SURFACE = ("Run", "ascore", "atrain", "load_config", "open_run", "score", "train")
+
+
+def __getattr__(name: str) -> Any:
+    """The functions of `assay.api`, loaded when they are first used: listing a plugin needs none of them."""
+    if name in _SURFACE:
+        return getattr(importlib.import_module("assay.api"), name)
+    raise AttributeError(f"module 'assay' has no attribute {name!r}")
+
 
 __all__ = [
     "AssayError",
@@ -61,6 +77,7 @@ __all__ = [
     "RewardSource",
     "Rollout",
     "RolloutEngine",
+    "Run",
     "Sandbox",
     "SandboxError",
     "Span",
@@ -74,6 +91,12 @@ __all__ = [
     "Turn",
     "Verdict",
     "__version__",
+    "ascore",
+    "atrain",
     "hookimpl",
+    "load_config",
+    "open_run",
+    "score",
+    "train",
     "verifier",
 ]

@@ -251,6 +251,5 @@ def test_a_verifier_that_never_answers_is_named_by_the_watchdog():
 
 def leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
-        first: BaseException = error.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        error = first
-    return error
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return error  # pyright: ignore[reportUnknownVariableType]

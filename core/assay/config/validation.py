@@ -11,7 +11,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validate(model: type[M], data: Mapping[str, Any], *, where: str) -> M:
-    """`model` made of `data`; raises `ConfigError` with one sentence per wrong key (at most three), `where` in front."""
+    """`model` made of `data`; raises `ConfigError` with a sentence per wrong key (at most three)."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
