@@ -8,6 +8,7 @@ non-zero one proves nothing and is left to `numeric`. Powers and factorials that
 """
 
 import math
+import re
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -20,8 +21,8 @@ Kind = Literal["free", "opaque", "huge"]
 
 MAX_BITS = 20_000
 """Longest integer that is written out, in bits (about 6,000 digits)."""
-MAX_TERMS = 600
-MAX_PRODUCT = 6_000
+MAX_TERMS = 500
+MAX_PRODUCT = 2_500
 MAX_POWER = 400
 _MAX_FACTORIAL = 2_300
 _ONE: Polynomial = {(): Fraction(1)}
@@ -536,8 +537,35 @@ def compare(left: Form, right: Form) -> Outcome:
     table = {**left.generators, **right.generators}
     kinds = {table[name].kind for name in remaining}
     if "huge" in kinds:
-        return "different" if _dominated(top, table) else "costly"
+        return "different" if _dominated(top, table) or _other_factors(top, table) else "costly"
     return "unknown" if "opaque" in kinds else "different"
+
+
+def _other_factors(top: Polynomial, table: dict[str, Generator]) -> bool:
+    """Whether the difference is of two terms that cannot cancel: other prime factors, or factorials of other numbers."""
+    if len(top) != 2 or not all(top):
+        return False
+    (one, a), (two, b) = top.items()
+    names = [name for monomial in (one, two) for name, _ in monomial]
+    if all(name.endswith("!") and name[:-1].isdigit() for name in names):
+        return a == -b and len(one) == len(two) == 1
+    if not all(re.fullmatch(r"\d+\^\d+", name) for name in names) or max(_bits(a), _bits(b)) > 2_000:
+        return False
+    powers: dict[int, int] = {}
+    for monomial, sign in ((one, 1), (two, -1)):
+        for name, exponent in monomial:
+            prime, _, size = name.partition("^")
+            powers[int(prime)] = powers.get(int(prime), 0) + sign * int(size) * exponent
+    ratio = -b / a
+    for prime, power in powers.items():
+        count = 0
+        while ratio.numerator % prime == 0:
+            ratio, count = ratio / prime, count + 1
+        while ratio.denominator % prime == 0:
+            ratio, count = ratio * prime, count - 1
+        if count != power:
+            return True
+    return ratio != 1
 
 
 def _dominated(top: Polynomial, table: dict[str, Generator]) -> bool:

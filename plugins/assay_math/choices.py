@@ -9,11 +9,11 @@ from assay_math.normalise import normalise
 from assay_math.reading import text_form
 
 _LETTER = re.compile(
-    r"\W*(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|选项)\s*(?:is\b|:|：)?\s*)?\(?\s*([A-Ja-j])\s*(?:\)|）|\]|\}|）)?(?P<rest>.*)",
+    r"\W*(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|选项)\s*(?:is\b|:|：)?\s*)?\(?\s*([A-Ja-j])(?![A-Za-z])\s*(?P<close>[)\]）])?(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}|\\(?:mathrm|textbf|mathbf)\s*\{([^{}]*)\}|[{}$]")
-_OTHERS = re.compile(r"^\s*(?:,|and\b|or\b|/|&|或|和|、)\s*\(?\s*[A-J]\b")
+_OTHERS = re.compile(r"^\s*(?:,|/|&|、)?\s*\(?\s*(?:and\b|or\b|或|和|[,/&、])\s*\(?\s*[A-J]\b", re.IGNORECASE)
 _REASONS = re.compile(r"^\s*(?:,|\.|:|;|\)|。|，|：|-|–|—|$|because\b|since\b|as\b|is\s+(?:correct|right|the)\b|\()", re.IGNORECASE)
 
 
@@ -54,7 +54,7 @@ def chosen(text: str, options: Mapping[str, str]) -> str | None:
     letter = match[1].upper()
     if match[1].islower() and rest.strip(" .)"):
         return None
-    if _OTHERS.match(rest) or not _REASONS.match(rest):
+    if _OTHERS.match(rest) or not (match["close"] or _REASONS.match(rest)):
         return None
     if options and letter not in options:
         return None

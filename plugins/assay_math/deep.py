@@ -10,15 +10,15 @@
 
 from typing import Any
 
+import sympy
+from latex2sympy2_extended import latex2sympy
+from math_verify import parse, verify
 from pydantic import JsonValue
 
+# The grammar's tables are built at the first use, which belongs to the worker's start and not to an item's budget.
+latex2sympy("\\frac{1}{2}+x^{2}")
+
 _POINTS = ("7/10", "23/10", "-13/10", "41/10")
-
-
-def _expression(text: str) -> Any:
-    from latex2sympy2_extended import latex2sympy
-
-    return latex2sympy(text)
 
 
 def equivalent(payload: JsonValue) -> JsonValue:
@@ -28,15 +28,13 @@ def equivalent(payload: JsonValue) -> JsonValue:
     sides: list[Any] = []
     for name, text in (("gold", gold), ("answer", answer)):
         try:
-            sides.append(_expression(text))
+            sides.append(latex2sympy(text))
         except Exception as error:  # noqa: BLE001  # a grammar of another project raises what it likes on bad input
             return {"outcome": "unknown", "rule": f"the {name} cannot be read by sympy's grammar: {type(error).__name__}"}
     return _compared(*sides)
 
 
 def _compared(gold: Any, answer: Any) -> JsonValue:
-    import sympy
-
     if not isinstance(gold, sympy.Expr) or not isinstance(answer, sympy.Expr):
         same = type(gold) is type(answer) and gold == answer
         return {"outcome": "equal", "rule": "sympy: the same structure"} if same else _unknown("sympy: not two expressions")
@@ -67,8 +65,6 @@ def _unknown(rule: str) -> JsonValue:
 
 def second_opinion(payload: JsonValue) -> JsonValue:
     """math-verify's own verdict on a response, the gold in a box: outcome `equal`, `different` or `unknown`."""
-    from math_verify import parse, verify
-
     assert isinstance(payload, dict)
     gold = parse(f"\\boxed{{{payload['gold']}}}", parsing_timeout=None)
     if not gold:

@@ -130,7 +130,7 @@ class Comparer:
             return self._matrices(gold, answer)
         if kinds & {"range", "union", "such_that", "intersection", "difference", "row"}:
             return self._alike(gold, answer, "a range")
-        if "ratio" in kinds:
+        if "ratio" in kinds and "unit" not in kinds:
             return self._ratios(gold, answer)
         if gold.op == answer.op == "base":
             return self._bases(gold, answer)
@@ -403,7 +403,8 @@ class Comparer:
             one, two = _form(gold), _form(answer)
             outcome = algebra.compare(one, two)
         except algebra.TooCostly as error:
-            return Decision("costly", f"cost gate: {error}")
+            disproved = numeric.agree(gold, answer).outcome == "different"
+            return different("different values") if disproved else Decision("costly", f"cost gate: {error}")
         except algebra.Undefined as error:
             return Decision("undefined", str(error))
         if outcome == "equal":
@@ -421,14 +422,19 @@ class Comparer:
 
     @staticmethod
     def _by_numbers(gold: Node, answer: Node) -> Decision:
-        if any(node.op == "deep" for side in (gold, answer) for node in side.walk()):
-            return Decision("unknown", "beyond the exact layers")
+        ops = {node.op for side in (gold, answer) for node in side.walk()}
+        if ops & {"text", "list", "tuple", "relation", "matrix", "set", "unit", "either", "ratio", "bracket"}:
+            return Decision("undefined", "words or structure inside an expression")
+        if "deep" in ops:
+            named = [node.name for side in (gold, answer) for node in side.walk() if node.op == "deep"]
+            outcome = "costly" if "double factorial" in named else "unknown"
+            return Decision(outcome, "beyond the exact layers")
         found = numeric.agree(gold, answer)
         if found.outcome == "different":
             return different(f"different values at point {found.points}")
         if found.outcome == "equal" and not _piecewise(gold, answer):
             return equal(f"equal to 45 digits at {found.points} point{'s' * (found.points > 1)}")
-        return Decision("unknown", "beyond the exact layers")
+        return Decision("costly", "no value could be computed at enough points")
 
     def _rounded(self, gold: Node, answer: Node, one: Fraction | None, two: Fraction | None) -> Decision | None:
         """Equality of two constants that are not exactly equal: a declared tolerance, or enough decimal digits."""
@@ -504,7 +510,9 @@ def _is_label(left: Node, rest: Sequence[Node]) -> bool:
     short = left.op in ("name", "apply", "text", "mark", "constant") and left.name not in ("pi", "infinity")
     if left.op == "multiply" and len(left.args) <= 4:
         short = all(part.op in ("name", "mark", "constant", "apply") or _inverse(part) for part in left.args)
-    elif left.op in ("tuple", "call", "unit", "absolute") and left.args:
+    elif left.op == "absolute":
+        short = all(part.op in ("absolute", "multiply", "name", "mark") for part in left.walk())
+    elif left.op in ("tuple", "call", "unit") and left.args:
         short = all(part.op in ("name", "text", "mark") for part in left.args)
     if not short:
         return False

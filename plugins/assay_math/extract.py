@@ -25,23 +25,30 @@ _CASELESS = re.compile("|".join(sorted((re.escape(p) for p in _PHRASES), key=len
 _LINE_CHARS = 1_000
 _STOP = re.compile(
     r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|with|not|but|by|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
-    r"|\s+[—–]\s|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*-?[\d\\])|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
+    r"|\s+[—–]\s|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
     re.DOTALL | re.IGNORECASE,
 )
 _HEAD = re.compile(r"^(?:[\s*_:：=]|\bis\b|\bthe\b(?=\s+(?:number|value|option|choice|letter)\b)|\b(?:simply|just|therefore|then|thus|clearly|exactly|option|choice|number|value|是|为)\b)*", re.IGNORECASE)
 _MARKUP = re.compile(r"\*\*|__|`")
-_FORMULAS = re.compile(r"\$\$(?P<a>[^$]+)\$\$|(?<!\\)\$(?P<b>[^$\n]+?)(?<!\\)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
-_CLOSING = re.compile(
-    r"\b(?:is|are|was|be|equals?|equal to|gives?|get|gets|obtain|obtains|have|has|had|pays?|costs?|earns?|makes?|needs?|takes?|"
-    r"spends?|leaves?|left|contains?|receives?|becomes?|est|es|ist|sono|vale|是|为|等于)\s*:?\s+(?:exactly |equal to |a total of |about )?"
-    r"(?P<value>(?:[-+]?[$€£¥]?\s?[-+]?[\d½¼¾⅓⅔⅕⅛√π(\[{|\\.−]).*)$",
-    re.IGNORECASE | re.DOTALL,
-)
-_NOT_CLOSING = re.compile(
-    r"\b(?:possible|options?|choices|candidates?|either|between|might|maybe|perhaps|could|may be|guess|ignore|output|score|reward|"
-    r"suppose|assume|given that|question|says|find|if)\b|\?\s*$",
+_DELIMITERS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\)|\\\[|\\\]")
+_CLOSERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
+_STATES = re.compile(
+    r"\b(?:is|are|was|be|equals?|equal to|gives?|gets?|obtains?|have|has|had|pays?|costs?|earns?|makes?|needs?|takes?|"
+    r"spends?|leaves?|left|contains?|receives?|becomes?|measures?|owes?|est|es|ist|sono|vale)\b\s*:?\s*"
+    r"(?:exactly |equal to |a total of |about |approximately )?(?=[-+−]?\s?[$€£¥\\(\[{|√π.]?[-+−]?\s?[\d½¼¾⅓⅔⅕⅛√π(\[{|\\])|[是为]\s*(?=[-\d$\\])|(?<=等于)\s*(?=[-\d$\\])",
     re.IGNORECASE,
 )
+_LABEL = re.compile(r"\W*[A-Z][A-Za-z ]{0,24}[:：]\s*(?=[-+−$€£¥]?[\d\\(\[{√π])")
+_QUANTITY = re.compile(r"(?<![\w.,/^])[-+−]?[$€£¥]?\d[\d,.]*(?:\s+\d+/\d+|/\d+)?\s*(?:[%°]|[A-Za-z]+(?:\s+[A-Za-z]+)?)?\s*$")
+_NOT_CLOSING = re.compile(
+    r"\b(?:possible|options?|choices|candidates?|either|between|might|maybe|perhaps|could|may be|guess|ignore|suppose|assume|"
+    r"given that|question|says|if|try|tried|instead)\b|\?\s*$"
+    r"|^\W*(?:please\s+)?(?:output|let|choose|pick|print|return|mark|grade|give|rate|assign|award|find|use|set|system|score)\b",
+    re.IGNORECASE,
+)
+_NO_QUANTITY = re.compile(r"\b(?:score|reward|grade|points?|correct|wrong)\b|[\"{}<>]", re.IGNORECASE)
+_UNIT_BEHIND = re.compile(r"\s*(?:[A-Za-z°%]+(?:\s+[A-Za-z]+)?)(?=\s*\.?\s*$)")
+_CLOSING_CHARS = 3_000
 _SENTENCE = re.compile(r"(?<=[.!?。])\s+(?=\S)|\n+")
 
 
@@ -118,7 +125,7 @@ def _boxed(response: str, start: int, end: int, prompt: str, choices: bool) -> E
         alternative |= _OR.search(gap) is not None
         parts.insert(0, response[earlier[0] : earlier[2] - 1])
         begin = earlier[1]
-    if len(parts) == 1:
+    if len(set(parts)) == 1:
         return Extraction(text, "boxed", begin, finish)
     return Extraction((" \\text{ or } " if alternative else ", ").join(parts), "boxed", begin, finish, len(parts))
 
@@ -187,57 +194,96 @@ def _hashes(response: str, start: int, end: int, prompt: str, choices: bool) -> 
 
 
 def _formula(response: str, start: int, end: int, prompt: str, choices: bool) -> Extraction | None:
-    tail = max(start, end - 4_000)
+    tail = max(start, end - _CLOSING_CHARS)
     text = response[tail:end].rstrip()
-    pieces = list(_SENTENCE.finditer(text))
-    begin = 0
-    for match in reversed(pieces):
-        if _FORMULAS.search(text, match.end()) or text[match.end() :].strip(" .*$\\)]"):
-            begin = match.end()
-            break
-    if text.count("\\[", 0, begin) > text.count("\\]", 0, begin):
-        begin = text.rfind("\\[", 0, begin)
+    spans = _formulas(text)
+    begin = _closing_statement(text, spans)
     sentence = text[begin:]
     if not sentence.strip() or _NOT_CLOSING.search(sentence) or (prompt and sentence.strip() in prompt):
         return None
-    return _statement(sentence, tail + begin)
+    inside = [span for span in spans if span.start >= begin]
+    if inside and not _is_price_pair(inside[-1]):
+        return _stated_formula(text, inside, tail)
+    return _stated_value(sentence, tail + begin)
 
 
-def _statement(sentence: str, place: int) -> Extraction | None:
-    """The value that a closing sentence states: its last formulas, the value behind its verb, or itself."""
-    formulas = list(_FORMULAS.finditer(sentence))
-    if formulas and not _is_price_pair(formulas[-1]):
-        last = formulas[-1]
-        first = last
-        for earlier in reversed(formulas[:-1]):
-            if not _JOIN.fullmatch(sentence[earlier.end() : first.start()]):
-                break
-            first = earlier
-        body = sentence[first.start() : last.end()]
-        unit = re.match(r"\s*(?:[A-Za-z°%]+(?:\s+[A-Za-z]+)?)(?=\s*\.?\s*$)", sentence[last.end() :])
-        if unit is None and sentence[last.end() :].strip(" .,!$*\n"):
-            after = sentence[last.end() :].strip(" .,!$*\n")
-            if len(after.split()) > 8:
-                return None
-        finish = last.end() + (unit.end() if unit else 0)
-        text = body + (unit.group() if unit else "")
-        if unit and read(text).node is None:
-            text, finish = body, last.end()
-        return Extraction(text, "formula", place + first.start(), place + finish)
-    value = _CLOSING.search(sentence)
-    if value is not None:
-        return _candidate(value["value"], place + value.start("value"), "formula", choices=False)
+class _Formula(NamedTuple):
+    """A formula between delimiters: its characters, delimiters included, and its content."""
+
+    start: int
+    end: int
+    content: str
+    display: bool
+
+
+def _formulas(text: str) -> list[_Formula]:
+    """Every complete formula, in one pass over the delimiters."""
+    found: list[_Formula] = []
+    opened: re.Match[str] | None = None
+    for match in _DELIMITERS.finditer(text):
+        token = match.group()
+        if token in ("\\\\", "\\$"):
+            continue
+        if opened is not None and token == _CLOSERS[opened.group()]:
+            content = text[opened.end() : match.start()]
+            found.append(_Formula(opened.start(), match.end(), content, opened.group() in ("$$", "\\[")))
+            opened = None
+        elif token in _CLOSERS and (opened is None or opened.group() == "$"):
+            # A single dollar that meets another opener was a price.
+            opened = match
+    return found
+
+
+def _closing_statement(text: str, spans: list[_Formula]) -> int:
+    """Where the last sentence begins; a break inside a formula, or before one that stands alone, is none."""
+    for match in reversed(list(_SENTENCE.finditer(text))):
+        if any(span.start < match.end() and match.start() < span.end for span in spans):
+            continue
+        following = text[match.end() :].strip(" .*\n")
+        alone = spans and spans[-1].start >= match.end() and spans[-1].content in following and len(following) <= len(spans[-1].content) + 4
+        if following and not alone:
+            return match.end()
+    return 0
+
+
+def _stated_formula(text: str, spans: list[_Formula], place: int) -> Extraction | None:
+    """The last formula of a statement with those that it is listed with, and the unit behind it."""
+    last = first = spans[-1]
+    for earlier in reversed(spans[:-1]):
+        if not _JOIN.fullmatch(text[earlier.end : first.start]):
+            break
+        first = earlier
+    behind = text[last.end :]
+    unit = _UNIT_BEHIND.match(behind)
+    if unit is None and len(behind.strip(" .,!*\n").split()) > 8:
+        return None
+    body = text[first.start : last.end]
+    if unit is not None and read(body + unit.group()).node is not None:
+        body += unit.group()
+    return Extraction(body, "formula", place + first.start, place + first.start + len(body))
+
+
+def _stated_value(sentence: str, place: int) -> Extraction | None:
+    """The value behind the verb of a statement, the one quantity that it ends with, or the statement itself."""
+    label = _LABEL.match(sentence)
+    if label is not None:
+        return _candidate(sentence[label.end() :], place + label.end(), "formula", choices=False)
+    verbs = list(_STATES.finditer(sentence))
+    if verbs:
+        return _candidate(sentence[verbs[-1].end() :], place + verbs[-1].end(), "formula", choices=False)
     whole = sentence.strip().strip("*").rstrip(".")
     answer = read(whole) if len(whole) < 200 else None
-    if answer is None or answer.node is None or answer.node.op == "text":
+    if answer is not None and answer.node is not None and answer.node.op != "text":
+        return Extraction(whole, "formula", place, place + len(sentence))
+    quantity = _QUANTITY.search(sentence.rstrip(" .!*"))
+    if quantity is None or len(re.findall(r"\d[\d.,]*", sentence)) != 1 or len(sentence.split()) > 25 or _NO_QUANTITY.search(sentence):
         return None
-    return Extraction(whole, "formula", place, place + len(sentence))
+    return _candidate(quantity.group(), place + quantity.start(), "formula", choices=False)
 
 
-def _is_price_pair(match: re.Match[str]) -> bool:
+def _is_price_pair(formula: _Formula) -> bool:
     """Whether `$...$` is the text between two prices rather than a formula."""
-    body = match["b"]
-    return body is not None and re.match(r"\d", body) is not None and re.search(r"[a-z]{2,} ", body) is not None
+    return not formula.display and re.match(r"\d", formula.content) is not None and re.search(r"[a-z]{2,} ", formula.content) is not None
 
 
 def _candidate(line: str, place: int, rule: str, choices: bool) -> Extraction | None:
@@ -246,10 +292,6 @@ def _candidate(line: str, place: int, rule: str, choices: bool) -> Extraction | 
     if choices:
         text = line.split("\n")[0].strip()
         return Extraction(text, rule, place, place + len(text)) if text else None
-    formula = _FORMULAS.match(line.lstrip())
-    if formula is not None and not _is_price_pair(formula):
-        extent = re.compile(r"[^\n]*").match(line)
-        line = line if "\\[" in formula.group() or "$$" in formula.group() else (extent.group() if extent else line)
     text = _STOP.sub("", line).strip()
     if not text and line.strip():
         text = line.strip().partition("\n")[0]

@@ -1,10 +1,36 @@
-"""The forms that a task allows its answer to be written in, and how many answers it asks for."""
+"""The forms that an answer may be written in: what the task allows, and what is no answer at all."""
 
 import math
+import re
 
 from assay_math.expression import Node
+from assay_math.normalise import normalise
 from assay_math.options import Form, MathPolicy
 from assay_math.quantities import quantity
+from assay_math.reading import Answer
+
+_ASKS = re.compile(
+    r"\b(?:simplify|expand|factor(?:ise|ize)?|evaluate|compute|calculate|find|determine|rewrite|express|solve|what is)\b", re.IGNORECASE
+)
+_OPERATION = re.compile(r"[-+*/^]|\\(?:frac|sqrt|cdot|times|binom)|!")
+
+
+def is_unevaluated(node: Node | None) -> bool:
+    """Whether an integral, a sum, a product or a limit stands in `node` as such."""
+    return node is not None and any(part.op == "deep" and part.name.startswith("\\") for part in node.walk())
+
+
+def is_echo(gold: Answer, answer: Answer, prompt: str) -> bool:
+    """Whether `answer` only repeats an expression that the question asks to work out.
+
+    It must stand in the question as written, contain an operation, and be written otherwise than the gold.
+    """
+    text = answer.text.replace(" ", "")
+    if len(text) < 3 or not prompt or text == gold.text.replace(" ", "") or not _OPERATION.search(text[1:]):
+        return False
+    if answer.node is not None and answer.node.op == "negate" and answer.node.args[0].op == "number":
+        return False
+    return _ASKS.search(prompt) is not None and text in normalise(prompt).replace(" ", "")
 
 
 def allowed(node: Node, policy: MathPolicy) -> str:

@@ -19,16 +19,19 @@ class Token(NamedTuple):
     space: bool = False
 
 
-_NUMBER = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\d])|\.\d+"
+_NUMBER = r"\d+\.(?=\\(?:overline|bar|dot)\b)|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\d])|\.\d+"
 _GROUPED = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+)(?![\d])(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+(?!\d)"
 _REST = (
     r"|(?P<text>\\text\s*\{(?P<body>[^{}]*)\})"
     r"|(?P<command>\\(?:[a-zA-Z]+|[{}|%\\&#_]))"
-    r"|(?P<word>[^\W\d_]{2,})|(?P<letter>[^\W\d_])"
+    r"|(?P<word>[^\W\d_]{2,}|[\u3040-\u9fff\uac00-\ud7af])|(?P<letter>[^\W\d_])"
     r"|(?P<symbol>\*\*|<=|>=|!=|==|\.\.\.?|[-+*/^_=<>(){}\[\],;:|!%'&€£¥₹₩¢])"
     r"|(?P<space>\s+)"
 )
-_BASE = r"(?P<base>\d[0-9A-Z]*(?:\.[0-9A-Z]+)?\s*_\s*(?:\{\s*\d{1,2}\s*\}|\d(?![\d\w])))"
+_BASE = (
+    r"(?P<base>\d[0-9A-Z]*(?:\.[0-9A-Z]+)?\s*_\s*(?:\{\s*\d{1,2}\s*\}|\d(?![\d\w]))"
+    r"|[0-9A-Z]{2,}_\{(?:1[1-9]|2\d|3[0-6])\})"
+)
 _WITH_GROUPS = re.compile(_BASE + f"|(?P<number>{_GROUPED}|{_NUMBER})" + _REST)
 _PLAIN = re.compile(_BASE + f"|(?P<number>{_NUMBER})" + _REST)
 _OPEN = frozenset({"(", "[", "\\{"})

@@ -55,12 +55,11 @@ _COMMAND = re.compile(
     r"|\\(?:hspace|vspace|hskip|color|textcolor|phantom|hphantom|vphantom|label|tag)\*?\s*\{[^{}]*\}"
     r"|\\(?:boxed|fbox|bm|boldsymbol|mathbf|mathit|mathsf|mathcal|ensuremath|bf|it|rm|cal)(?![a-zA-Z])"
     r"|\\[,;:>\s]|~|\\[()\[\]]"
-    r"|\\(?:d|t|c)frac(?![a-zA-Z])"
+    r"|\\(?:d|t|c)frac(?![a-zA-Z])|\\degrees?(?![a-zA-Z])"
     r"|\\(?:text(?:bf|it|rm|sf|tt|normal|up)|mbox|hbox|mathrm|mathtext|operatorname\*?)\s*(?=\{)"
     r"|\\text\s+(?=\{)"
 )
-_LETTER = re.compile(r"\\text\{\s*([A-Za-z])\s*\}")
-_DIGIT_LETTER = re.compile(r"(?<=\d)\\text\{([A-Z]+)\}(?=[\d_])")
+_BASE_DIGITS = re.compile(r"\\text\{\s*([0-9A-Z]+)\s*\}(?=[0-9A-Z]*_)|\(([0-9A-Z]*[A-Z][0-9A-Z]*)\)(?=_\{?\d)")
 _PAIRED_DOLLARS = re.compile(r"\$\$?")
 _PRICE = re.compile(r"\$(?=\s*-?\.?\d)")
 
@@ -75,6 +74,8 @@ def _command(match: re.Match[str]) -> str:
         return "" if three else ","
     if found.endswith("frac"):
         return "\\frac"
+    if found.startswith("\\degree"):
+        return "^\\circ "
     if found.startswith(("\\text", "\\mbox", "\\hbox", "\\mathrm", "\\mathtext", "\\operatorname")):
         return "\\text" if not found.startswith("\\textcolor") and not found.startswith("\\textstyle") else ""
     if found.startswith(("\\left", "\\right", "\\middle", "\\big", "\\Big")):
@@ -105,14 +106,16 @@ def _without_dollars(text: str) -> str:
 def normalise(text: str) -> str:
     """`text` in the one spelling that the lexer reads; equal results mean equal writing."""
     text = text.strip(_EDGES)
+    if text.endswith("\\"):
+        text = text.rstrip("\\ ")  # what is left of a final control space
     if not text.isascii():
         text = fold_unicode(text)
     if "$" in text:
         text = _without_dollars(text)
     if "\\" in text or "~" in text or "{,}" in text:
         text = _COMMAND.sub(_command, text)
-        text = _DIGIT_LETTER.sub(r"\1", text)
-        text = _LETTER.sub(r" \1 ", text)
+    if "_" in text:
+        text = _BASE_DIGITS.sub(lambda match: match[1] or match[2], text)
     text = text.strip()
     while text.endswith((".", ",", ";")) and not text.endswith(("..", "\\,", "\\;")):
         text = text[:-1].rstrip()

@@ -43,6 +43,10 @@ class MathPolicy(Options):
     """Whether `3,5` may be a decimal: where the gold is one, always, or never (then it is a list)."""
     forms: tuple[Form, ...] = ()
     """Forms that the answer may be written in; empty for any."""
+    echoes: bool = False
+    """Whether an expression that stands in the question may be the answer where the gold is written otherwise."""
+    unevaluated: bool = False
+    """Whether an answer may leave an integral, a sum, a product or a limit to be worked out where the gold has none."""
     answers: int | None = Field(default=None, ge=1)
     """Number of answers that must be given; None for as many as the gold has."""
     equal_strings: bool = True

@@ -42,10 +42,12 @@ _MATRICES = frozenset("pmatrix bmatrix matrix array smallmatrix Bmatrix vmatrix 
 _DOTS = frozenset({"\\ldots", "\\cdots", "\\dots", "\\dotsc", "...", ".."})
 _SHORT_WORDS = frozenset(
     "yes no odd even true false none east west up down red blue all any one two six ten mon tue wed thu fri sat sun "
-    "DNE NaN never left right north south".split()
+    "dne nan never left right north south am pm".split()
 )
+_UNIT_LETTERS = frozenset("mgsLlhWVNJCKtA")
 _INTEGER = re.compile(r"\d+")
-_PLAIN_BODY = re.compile(r"[-+]?[\d.,:/\s]*\d[\d.,:/\s]*(?:[ap]\.?m\.?)?", re.IGNORECASE)
+_PLAIN_BODY = re.compile(r"[-+]?[\d.,:/\s]*\d[\d.,:/\s]*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE)
+_CLOCK = re.compile(r"\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _LEAD_IN = re.compile(r"(?:.*\b(?:answer|is|are|equals?|be|to|about|approximately)|.*[:=：]|(?:thus|so|therefore|hence),?)\s*", re.I | re.S)
 
 
@@ -162,14 +164,13 @@ class _Reader:
             self.position += 1
 
     def relation(self) -> Node:
-        parts = [self.sets()]
+        parts = [self._left_side()]
         signs: list[str] = []
         while True:
             token = self.token
             if token.kind == "symbol" and token.text == ":" and not self.in_set:
                 self.position += 1
-                parts[-1] = Node("ratio", (*self._ratio(parts[-1]), self.sets()))
-                parts[-1] = self.with_unit(parts[-1])
+                parts[-1] = self._ratio(parts[-1], self.sets())
                 continue
             if token.kind == "symbol" and token.text == "..":
                 self.position += 1
@@ -190,9 +191,22 @@ class _Reader:
             parts.append(self.sets())
         return Node("relation", tuple(parts), " ".join(signs)) if signs else parts[0]
 
+    def _left_side(self) -> Node:
+        """The first side; `= 5` and `\\approx 5` are `5`, and `\\ge 5` is a condition on an unnamed variable."""
+        sign = _RELATIONS.get(self.token.text) if self.token.kind in ("symbol", "command") else None
+        if sign in ("=", "~"):
+            self.position += 1
+        elif sign in ("<", ">", "<=", ">="):
+            return Node("name", (), "?")
+        return self.sets()
+
     @staticmethod
-    def _ratio(node: Node) -> tuple[Node, ...]:
-        return node.args if node.op == "ratio" else (node,)
+    def _ratio(left: Node, right: Node) -> Node:
+        """`a:b`, with a unit behind it (`9:45 pm`) around the whole."""
+        whole = left.args if left.op == "ratio" else (left,)
+        if right.op == "unit":
+            return right._replace(args=(Node("ratio", (*whole, right.args[0])),))
+        return Node("ratio", (*whole, right))
 
     def sets(self) -> Node:
         left = self.sum()
@@ -285,7 +299,10 @@ class _Reader:
         if token.kind == "word":
             return not self._is_plain_word(token.text)
         if token.kind == "text":
-            return previous.op == "text"
+            bare_letter = len(token.text) == 1 and token.text.isascii() and token.text not in _UNIT_LETTERS
+            return previous.op == "text" or bare_letter
+        if token.text == "\\frac" and self._unit_fraction():
+            return False
         if token.kind == "command":
             if token.text in _RELATIONS or token.text in _SETS or token.text in _DOTS:
                 return False
@@ -299,10 +316,14 @@ class _Reader:
             return not self.fences and not self.in_set
         return token.text in ("(", "[", "{")
 
+    def _unit_fraction(self) -> bool:
+        r"""Whether `\\frac{\\text{km}}{\\text{h}}` stands at the cursor."""
+        return self.ahead(1).text == "{" and self.ahead(2).kind == "text" and self.ahead(3).text == "}"
+
     def _lone_unit(self, previous: Node) -> bool:
         """Whether a last letter that stands apart is a unit symbol, as in `15 m`."""
         token = self.token
-        lone = token.kind == "letter" and token.space and token.text in "mgsLhWVNJ" and self.ahead().kind == "end"
+        lone = token.kind == "letter" and token.space and token.text in _UNIT_LETTERS and self.ahead().kind == "end"
         return lone and previous.op == "number" and self.tokens[self.position - 1].kind == "number"
 
     def _juxtapose(self, factors: list[Node]) -> None:
@@ -399,9 +420,13 @@ class _Reader:
         return Node("power", (base, exponent))
 
     def _raised_part(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable(f"nesting deeper than {MAX_DEPTH}")
         node = self.argument(whole_number=True)
         if self.accept("^", "**"):
-            return self._raised(node)
+            node = self._raised(node)
+        self.depth -= 1
         return node
 
     # ---- arguments and primaries ------------------------------------------------------------------------------------
@@ -440,7 +465,7 @@ class _Reader:
 
     def _read_number(self) -> Node:
         text = self.take().text
-        node = literal(text)
+        node = literal(text.rstrip("."))
         if self.token.text in ("\\overline", "\\dot", "\\bar") and self.ahead().text == "{" and self.ahead(2).kind == "number":
             return self._repeating(text)
         if self.token.text == "_" and self.ahead().text == "{" and self.ahead(2).kind in ("text", "word"):
@@ -452,6 +477,7 @@ class _Reader:
         return node
 
     def _repeating(self, text: str) -> Node:
+        text = text.rstrip(".")
         self.position += 2
         digits = self.take().text
         self.expect("}")
@@ -517,9 +543,9 @@ class _Reader:
     def _read_text(self) -> Node:
         body = self.take().text
         if _PLAIN_BODY.fullmatch(body):
-            return parse(body)[0]
+            return parse(_CLOCK.sub(r" \1m", body))[0]
         if len(body) == 1 and body.isalpha():
-            return self.named(body) if body != "e" else Node("constant", (), "e")
+            return Node("constant", (), body) if body in ("e", "i") else self.named(body)
         if body in FUNCTIONS:
             return self.function(body)
         return self._words(body)
@@ -825,6 +851,8 @@ class _Reader:
         token = self.token
         if token.text in SYMBOLS or token.text == "\\dollar" or self._lone_unit(node):
             return True
+        if token.text == "\\frac" and self._unit_fraction():
+            return True
         if token.kind not in ("word", "text") or token.text.lower().strip(" ,") in ("and", "or", "to", "&", "和", "或"):
             return False
         return token.kind == "text" or self._is_plain_word(token.text)
@@ -839,6 +867,9 @@ class _Reader:
                 parts.append(" " + token.text)
             elif token.text == "\\dollar":
                 parts.append(" $")
+            elif token.text == "\\frac" and self._unit_fraction():
+                parts.append(self._fraction_of_units())
+                continue
             elif token.kind == "letter" and token.space:
                 parts.append(" " + token.text)
             elif token.text in ("^", "**") and parts:
@@ -854,6 +885,17 @@ class _Reader:
                 break
             self.position += 1
         return "".join(parts).strip()
+
+    def _fraction_of_units(self) -> str:
+        self.position += 2
+        top = self.take().text
+        self.expect("}")
+        self.expect("{")
+        bottom = self.take().text
+        if self.accept("^"):
+            bottom += "^" + self._exponent_of_unit()
+        self.expect("}")
+        return f" {top}/{bottom}"
 
     def _exponent_of_unit(self) -> str:
         braced = self.accept("{")

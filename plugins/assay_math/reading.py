@@ -12,6 +12,7 @@ from assay_math.units import is_unit_word
 
 _CACHED_CHARS = 400
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_WRAPPED = re.compile(r"\\text\s*\{(.*)\}", re.DOTALL)
 _WORDS = re.compile(r"[^\W\d_](?:[\s,.;'’\"()&?!/-]|[^\W_])*")
 _RUN = re.compile(r"[^\W\d_]+")
 _ARTICLES = re.compile(r"\b(?:the|an|a)\s+(?=\w)")
@@ -57,12 +58,17 @@ def _read(source: str) -> Answer:
         return Answer(source, text, None, problem="it is empty")
     if is_words(text):
         return Answer(source, text, Node("text", (), text_form(text)))
+    wrapped = _WRAPPED.fullmatch(text)
+    if wrapped is not None and _balanced(wrapped[1]):
+        return _read(wrapped[1])._replace(source=source)
     try:
         node, tokens = parse(text)
     except (Unreadable, RecursionError) as error:
         if looks_like_language(text):
             return Answer(source, text, Node("text", (), text_form(text)))
         return Answer(source, text, None, problem=str(error) or "nesting too deep")
+    if _has_words_inside(node):
+        return Answer(source, text, Node("text", (), text_form(text)))
     others: list[Node] = []
     if tokens.grouped and "," in text:
         others = [other for other in (_parsed(text, groups=False),) if other is not None]
@@ -71,6 +77,26 @@ def _read(source: str) -> Answer:
         pointed = _DECIMAL_COMMA.sub(r"\1.\2", text)
         decimal = _parsed(pointed) if pointed != text else None
     return Answer(source, text, node, tuple(others), decimal)
+
+
+_ARITHMETIC = frozenset(
+    "add multiply negate divide power root call absolute floor ceil factorial binomial plus_minus degree percent unit".split()
+)
+
+
+def _has_words_inside(node: Node) -> bool:
+    """Whether words stand where arithmetic needs a value (`June 20`): then the whole is language."""
+    return any(part.op in _ARITHMETIC and any(inner.op == "text" for inner in part.args) for part in node.walk())
+
+
+def _balanced(text: str) -> bool:
+    """Whether no brace of `text` closes one that was opened before it."""
+    depth = 0
+    for brace in re.findall(r"\\\\|\\[{}]|[{}]", text):
+        depth += {"{": 1, "}": -1}.get(brace, 0)
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _parsed(text: str, *, groups: bool = True) -> Node | None:
@@ -107,7 +133,7 @@ def looks_like_language(text: str) -> bool:
     if any(not character.isprintable() and not character.isspace() for character in bare):
         return False
     return any((len(run) >= 3 and run not in FUNCTIONS and not is_unit_word(run)) or not run.isascii() for run in _RUN.findall(bare)) or bool(
-        _CLOCK.search(bare) or re.search(r"\d\s*[:.]?\d*\s*[ap]\.", bare)
+        _CLOCK.search(bare) or re.search(r"(?<!\d)\d{1,2}(?:[:.]\d\d)?\s*[ap]\.", bare)
     )
 
 

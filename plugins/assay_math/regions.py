@@ -52,8 +52,11 @@ def region(node: Node, *, pairs: bool = True) -> Region | None:
         return region(node.args[1])
     if node.op == "relation":
         return _related(node)
-    if node.op in ("either", "list") and all(_is_condition(part) for part in node.args):
-        return _conditions(node)
+    if node.op in ("either", "list"):
+        if all(_is_condition(part) for part in node.args):
+            return _conditions(node)
+        if all(is_region(part) for part in node.args):
+            return _conditions(node._replace(op="either"))
     return None
 
 
@@ -62,7 +65,7 @@ def is_region(node: Node) -> bool:
     if node.op in ("bracket", "union", "intersection", "difference", "such_that"):
         return node.op != "bracket" or len(node.args) == 2
     if node.op in ("either", "list"):
-        return all(_is_condition(part) for part in node.args)
+        return all(is_region(part) for part in node.args)
     return _is_condition(node)
 
 

@@ -181,13 +181,15 @@ def is_currency(unit: Unit) -> bool:
     return len(unit.dimension) == 1 and unit.dimension[0][0] in _CURRENCIES
 
 
+_CLOCK = re.compile(r"\b([ap])\.?\s?m\b\.?")
 _FILLER = frozenset("different total distinct possible of the a an in".split())
 
 
 def same_noun(left: str, right: str) -> bool:
     """Whether two unlisted nouns mean the same: equal words, or one a part of the other (`tickets`, `child tickets`)."""
     one, two = (
-        {word.lower().strip(".,()s") for word in re.findall(r"[^\W\d_]+", phrase)} - _FILLER for phrase in (left, right)
+        {word.strip("s") for word in re.findall(r"[^\W\d_]+", _CLOCK.sub(r"\1m", phrase.lower()))} - _FILLER
+        for phrase in (left, right)
     )
     return one <= two or two <= one
 

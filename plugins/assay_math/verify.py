@@ -1,5 +1,7 @@
 """The math verifier: a gold that was read once, a response, and a verdict that says what it rests on."""
 
+import asyncio
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -10,11 +12,13 @@ from assay.contracts import Candidate, Evidence, Limits, ResourceLimits, Task, V
 from assay_math.choices import chosen, gold_letter, option_texts
 from assay_math.equivalence import Decision, compare
 from assay_math.extract import Extraction, Missing, extract
-from assay_math.forms import allowed
+from assay_math.forms import allowed, is_echo, is_unevaluated
 from assay_math.options import MathPolicy
 from assay_math.reading import Answer, read
 
 _SOLUTION_MARKS = ("\\boxed", "####")
+_LONG_DIGITS = re.compile(r"\d{10}")
+_MAX_GOLDS = 65_536
 DEEP = "assay_math.deep:equivalent"
 
 
@@ -120,7 +124,11 @@ def judge_text(gold: Gold, response: str) -> Verdict | Pending:
         refusal = allowed(answer.node, policy)
         if refusal:
             return _scored(gold, found, Decision("different", refusal))
+    if not policy.unevaluated and is_unevaluated(answer.node) and not is_unevaluated(gold.answer.node):
+        return _abstain("unevaluated", "it leaves an integral, a sum, a product or a limit to be worked out", found)
     decision = compare(gold.answer, answer, policy)
+    if decision.outcome == "equal" and not policy.echoes and is_echo(gold.answer, answer, gold.prompt):
+        decision = Decision("different", "an echo of the question, not its answer")
     if decision.outcome == "costly":
         return _abstain("too_costly", decision.rule, found)
     if decision.outcome == "undefined":
@@ -131,7 +139,10 @@ def judge_text(gold: Gold, response: str) -> Verdict | Pending:
 
 
 def _worth_a_worker(answer: Answer) -> bool:
-    return "\\" in answer.text and answer.text.isascii() and answer.text.isprintable() and len(answer.text) <= 400
+    """Whether another grammar may read what ours cannot, and nothing in it could be expanded without end."""
+    text = answer.text
+    plain = "\\" in text and text.isascii() and text.isprintable() and len(text) <= 400
+    return plain and "!" not in text and text.count("^") <= 6 and not _LONG_DIGITS.search(text)
 
 
 def _choice(gold: Gold, found: Extraction) -> Decision | None:
@@ -218,9 +229,9 @@ class MathSource:
         self.policy = policy
         self.workers: Workers | None = context.workers
         self.limits = Limits(
-            max_batch=64, max_wait_s=0.002, concurrency=4, timeout_s=30.0 + policy.deep_wall_s, limit_fault="candidate"
+            max_batch=1, max_wait_s=0.0, concurrency=16, timeout_s=30.0 + 3 * policy.deep_wall_s, limit_fault="candidate"
         )
-        self._golds: dict[str, Gold | BadGold] = {}
+        self._golds: dict[str, tuple[Task, Gold | BadGold]] = {}
 
     def check_task(self, task: Task) -> str | None:
         """Why the task's gold cannot be read, in a sentence, or None when it can; called before a run."""
@@ -229,28 +240,35 @@ class MathSource:
 
     async def judge(self, batch: Sequence[Candidate]) -> Sequence[Verdict]:
         """One verdict per candidate, in order."""
-        return [await self._one(candidate) for candidate in batch]
+        results = [self._exact(candidate) for candidate in batch]
+        async with asyncio.TaskGroup() as group:
+            waiting = {
+                place: group.create_task(self._deep(*result))
+                for place, result in enumerate(results)
+                if not isinstance(result, Verdict)
+            }
+        return [result if isinstance(result, Verdict) else waiting[place].result() for place, result in enumerate(results)]
 
     async def aclose(self) -> None:
         """Nothing to let go of."""
 
     def _gold(self, task: Task) -> Gold | BadGold:
-        key = task.id
-        found = self._golds.get(key)
-        if found is None:
-            if len(self._golds) >= 65_536:
-                self._golds.clear()
-            found = self._golds[key] = read_gold(task.reference, self.policy, task=task)
-        return found
+        """The task's gold, read once; a task of the same name with another content is read anew."""
+        known = self._golds.get(task.id)
+        if known is not None and (known[0] is task or known[0] == task):
+            return known[1]
+        if len(self._golds) >= _MAX_GOLDS:
+            self._golds.clear()
+        gold = read_gold(task.reference, self.policy, task=task)
+        self._golds[task.id] = (task, gold)
+        return gold
 
-    async def _one(self, candidate: Candidate) -> Verdict:
+    def _exact(self, candidate: Candidate) -> Verdict | tuple[Gold, Pending]:
         gold = self._gold(candidate.task)
         if isinstance(gold, BadGold):
             return bad_gold_verdict(gold)
         result = judge_text(gold, candidate.rollout.text)
-        if isinstance(result, Verdict):
-            return result
-        return await self._deep(gold, result)
+        return result if isinstance(result, Verdict) else (gold, result)
 
     async def _deep(self, gold: Gold, pending: Pending) -> Verdict:
         if self.workers is None or not gold.policy.deep:
