@@ -116,12 +116,13 @@ def check_golds(
 ) -> None:
     """Raise `ConfigError` naming the first rows whose gold a source cannot read.
 
-    A built-in source that reads golds offers `check_task(task)`, a sentence for an unreadable one and None otherwise.
+    A source that reads golds offers `check_task(task)`, a sentence for an unreadable one and None otherwise. It is
+    asked here where the source runs inline, or where its component's facts say `check_task = "inline"`.
     """
     for entry in rewards:
         for place, source in sources(entry):
             component, options = checked(registry, "reward_source", source.use, source.options, where=place)
-            if component.isolation != "inline":
+            if component.isolation != "inline" and component.facts.get("check_task") != "inline":
                 continue
             check = getattr(component.build(options, context), "check_task", None)
             if check is None:
