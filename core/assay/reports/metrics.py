@@ -29,7 +29,9 @@ def step_line(report: StepReport, panel_metrics: Mapping[str, float]) -> dict[st
     values = [reward.value for reward in rewards if reward.value is not None]
     statuses = Counter(rollout_status(reward) for reward in rewards)
     lengths = [sum(len(turn.token_ids or ()) for turn in rollout.turns if turn.trainable) for rollout in rollouts]
+    numbers = {key: value for key, value in report.metrics.items() if math.isfinite(value)}
     line: dict[str, Any] = {
+        **numbers,
         "step": report.step,
         "reward": _mean(values),
         "reward_se": standard_error(values),
@@ -45,7 +47,6 @@ def step_line(report: StepReport, panel_metrics: Mapping[str, float]) -> dict[st
         "truncated": sum(rollout.truncated for rollout in rollouts) / max(1, len(rollouts)),
     }
     line |= {f"dropped_{reason}": count for reason, count in sorted(report.batch.dropped.items())}
-    line |= {key: value for key, value in report.metrics.items() if math.isfinite(value)}
     line |= {f"judge.{key}": value for key, value in panel_metrics.items()}
     return line
 
