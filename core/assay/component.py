@@ -31,6 +31,7 @@ Axis = Literal[
     "aggregation",
     "regulariser",
     "sidecar",
+    "link",
 ]
 
 

@@ -30,6 +30,20 @@ class PartSpec(BaseModel):
         return dict(self.model_extra or {})
 
 
+def spec(use: str, **options: Any) -> PartSpec:
+    """A `PartSpec` with these options."""
+    return PartSpec.model_validate({"use": use, **options})
+
+
+def spelled_out(standing: Any, value: Any) -> Any:
+    """A name as a table; a table without `use` as the standing part with these options changed."""
+    if isinstance(value, str):
+        return {"use": value}
+    if isinstance(value, Mapping) and "use" not in value and isinstance(standing, PartSpec):
+        return {"use": standing.use, **standing.options, **cast("Mapping[str, Any]", value)}
+    return cast("Any", value)
+
+
 class CompositionOptions(Options):
     """One part per axis; a name alone, or a table with `use` and the part's options.
 
@@ -76,11 +90,5 @@ class CompositionOptions(Options):
         if axis not in cls.model_fields or axis == "virtual_samples":
             return value
         if isinstance(value, list | tuple):
-            return [{"use": item} if isinstance(item, str) else item for item in cast("list[Any]", value)]
-        if isinstance(value, str):
-            return {"use": value}
-        if isinstance(value, Mapping) and "use" not in value:
-            standing = cls.model_fields[axis].default
-            if isinstance(standing, PartSpec):
-                return {"use": standing.use, **standing.options, **cast("Mapping[str, Any]", value)}
-        return cast("Any", value)
+            return [spelled_out(None, item) for item in cast("list[Any]", value)]
+        return spelled_out(cls.model_fields[axis].default, value)

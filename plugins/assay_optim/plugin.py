@@ -13,11 +13,13 @@ from pydantic.fields import FieldInfo
 from assay.component import BuildContext, Component, Part
 from assay.errors import ConfigError, did_you_mean
 from assay.hookspecs import hookimpl
-from assay.protocols import PolicyOptimizer
+from assay.protocols import Objective, PolicyOptimizer
 from assay_optim.compose import build
 from assay_optim.optimizer import Composition
 from assay_optim.options import CompositionOptions
 from assay_optim.parts import PARTS
+from assay_optim.preference.links import link_parts
+from assay_optim.preference.offers import objectives
 from assay_optim.presets import PRESETS, Preset
 from assay_optim.table import cells
 
@@ -69,5 +71,21 @@ def assay_policy_optimizers() -> Iterable[Component[Any, PolicyOptimizer]]:
 
 @hookimpl
 def assay_optimizer_parts() -> Iterable[Part]:
-    """Every built-in part."""
-    return PARTS
+    """Every built-in part, the links of pair objectives included."""
+    return (*PARTS, *link_parts())
+
+
+@hookimpl
+def assay_objectives() -> Iterable[Component[Any, Objective]]:
+    """Supervised fine-tuning and every preference objective."""
+    return objectives()
+
+
+def objective(name: str, **options: Any) -> Objective:
+    """The objective of that name with options replaced, built as a config's `objective` table builds it."""
+    found = {component.name: component for component in objectives()}
+    if name not in found:
+        raise ConfigError(
+            f"objective.use: no objective named {name!r}; known: {', '.join(found)}.{did_you_mean(name, found)}"
+        )
+    return found[name].build(found[name].config(**options), BuildContext())
