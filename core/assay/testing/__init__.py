@@ -1,6 +1,7 @@
 """What a plugin's author tests with: suites that run any component by its name, cases, and judging one text."""
 
 from assay.testing.cases import AtMost, Case, judge_text, read_cases
+from assay.testing.endpoint import ScriptedEndpoint, scripted_endpoint
 from assay.testing.hostile import hostile_texts
 from assay.testing.reward_suite import CheckResult, reward_suite, run_reward_suite
 
@@ -8,9 +9,11 @@ __all__ = [
     "AtMost",
     "Case",
     "CheckResult",
+    "ScriptedEndpoint",
     "hostile_texts",
     "judge_text",
     "read_cases",
     "reward_suite",
     "run_reward_suite",
+    "scripted_endpoint",
 ]
