@@ -187,7 +187,7 @@ class _Recorder(ast.NodeTransformer):
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:  # noqa: N802 - the name that ast.NodeTransformer calls
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         number = len(self.texts)
         self.texts.append(ast.unparse(node.test)[:300])
         if any(isinstance(each, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for each in ast.walk(node.test)):

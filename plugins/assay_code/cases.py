@@ -103,7 +103,7 @@ class AssertTests(_Part):
     kind: Literal["assert"]
     code: str = Field(min_length=1)
     setup: str = ""
-    """Code that runs before the tests, after the candidate's program, and never in its process unless they share one."""
+    """Code that runs before the tests, in their process."""
     limits: TestLimits = TestLimits()
 
 
@@ -126,7 +126,9 @@ def read(task: Task) -> Suite:
     facts: dict[str, Any] = task.facts
     if "tests" not in facts:
         found = ", ".join(sorted(facts)) or "none"
-        raise CasesError(f"task {task.id!r}: facts['tests'] is missing; facts found: {found}; add the tests of this task")
+        raise CasesError(
+            f"task {task.id!r}: facts['tests'] is missing; facts found: {found}; add the tests of this task"
+        )
     given = {name: facts[name] for name in ("tests", "language", "entry_point", "head") if name in facts}
     try:
         return Suite.model_validate(given)

@@ -102,18 +102,20 @@ def same_value(expected: Any, actual: Any, rule: ValueRule) -> bool:
 def _same(expected: Any, actual: Any, rule: ValueRule) -> bool:
     if isinstance(expected, bool) or isinstance(actual, bool):
         return type(expected) is type(actual) and expected == actual
-    if isinstance(expected, (int, float)) and isinstance(actual, (int, float)):
+    if type(expected) in (int, float) and type(actual) in (int, float):
         return _same_number(expected, actual, rule.float_tol)
     if _is_sequence(expected) and _is_sequence(actual):
         if not rule.tuple_is_list and type(expected) is not type(actual):
             return False
-        return len(expected) == len(actual) and all(_same(*pair, rule) for pair in zip(expected, actual, strict=True))
+        left, right = list[Any](expected), list[Any](actual)
+        return len(left) == len(right) and all(_same(*pair, rule) for pair in zip(left, right, strict=True))
     if isinstance(expected, dict) and isinstance(actual, dict):
         return len(expected) == len(actual) and all(  # pyright: ignore[reportUnknownArgumentType]
             key in actual and _same(value, actual[key], rule)
             for key, value in expected.items()  # pyright: ignore[reportUnknownVariableType]
         )
-    return type(expected) is type(actual) and bool(expected == actual)
+    kinds: tuple[Any, Any] = (type(expected), type(actual))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return kinds[0] is kinds[1] and bool(expected == actual)
 
 
 def _same_number(expected: float, actual: float, tolerance: float | None) -> bool:
@@ -149,4 +151,4 @@ def _covers(these: list[Any], those: list[Any], rule: ValueRule) -> bool:
 
 
 def _is_sequence(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
+    return type(value) in (list, tuple)

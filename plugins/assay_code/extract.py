@@ -49,11 +49,8 @@ def extract(response: str, language: str = "python", *, continues: bool = False)
 
 def without_reasoning(text: str) -> str:
     """`text` after its reasoning; reasoning that never ends leaves nothing after it."""
-    end = None
-    for end in _CLOSE.finditer(text):
-        pass
-    if end is not None:
-        text = text[end.end() :]
+    ends = [match.end() for match in _CLOSE.finditer(text)]
+    text = text[ends[-1] :] if ends else text
     start = _OPEN.search(text)
     return text[: start.start()] if start else text
 

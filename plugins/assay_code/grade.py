@@ -66,7 +66,10 @@ class SuiteReport:
     @property
     def grade(self) -> Grade:
         """The first test's grade that is not a pass, or pass."""
-        return next((test.grade for test in self.tests if not test.passed), "pass" if self.tests else "fail")
+        if not self.tests:
+            return "fail"
+        first: list[Grade] = [test.grade for test in self.tests if not test.passed]
+        return first[0] if first else "pass"
 
     @property
     def passed(self) -> int:
@@ -126,7 +129,7 @@ class Grader:
     ) -> SuiteReport:
         """The report of `program` on `tests`; with `stop`, tests after the first that is not passed are left out.
 
-        Raises `CasesError` for tests that cannot be used, `SandboxError` for the sandbox's or the checker's own failure.
+        Raises `CasesError` for unusable tests, `SandboxError` for the sandbox's or the checker's own failure.
         """
         match tests:
             case StdioTests():
@@ -146,7 +149,9 @@ class Grader:
         from assay_code.cases import CasesError
 
         if language != "python":
-            raise CasesError(f"facts.tests.kind: {kind!r} tests are for Python; the language is {language!r}; use stdio")
+            raise CasesError(
+                f"facts.tests.kind: {kind!r} tests are for Python; the language is {language!r}; use stdio"
+            )
 
     # ---- standard input and output ----------------------------------------------------------------------------------
 
@@ -180,7 +185,9 @@ class Grader:
         if test.grade != "pass":
             return test
         if tests.compare.mode == "checker":
-            test.score, test.note = await self._special(tests.compare.checker or "", case.stdin, result.stdout, case.stdout)
+            test.score, test.note = await self._special(
+                tests.compare.checker or "", case.stdin, result.stdout, case.stdout
+            )
         else:
             test.score = float(same_output(case.stdout, result.stdout, tests.compare.output_rule))
             test.note = "" if test.score else f"another output than expected ({tests.compare.mode})"
@@ -196,13 +203,18 @@ class Grader:
         result = await self._sandbox.run(Job(source=checker, calls=(call,), limits=limits, trusted=True))
         where = "the special judge"
         if result.outcome != "exited" or not result.returns:
-            raise SandboxError(f"infra: {where} ended as {result.outcome} ({result.detail or result.stderr.strip()[-200:]})")
+            raise SandboxError(
+                f"infra: {where} ended as {result.outcome} ({result.detail or result.stderr.strip()[-200:]})"
+            )
         answer = json.loads(result.returns[0])
         if "e" in answer:
-            raise SandboxError(f"infra: {where} raised {answer['e']}: {answer.get('m', '')}; correct facts.tests.compare.checker")
-        value, message = decode(json.dumps(answer["v"])), ""
+            raise SandboxError(
+                f"infra: {where} raised {answer['e']}: {answer.get('m', '')}; correct facts.tests.compare.checker"
+            )
+        value: Any = decode(json.dumps(answer["v"]))
+        message = ""
         if isinstance(value, (list, tuple)) and len(cast("list[Any]", value)) == 2:
-            value, message = value
+            value, message = cast("list[Any]", value)
         if isinstance(value, bool):
             value = float(value)
         if not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -319,7 +331,9 @@ class Grader:
         if result.returns:
             reply = json.loads(result.returns[0])
             with contextlib.suppress(TypeError, ValueError):
-                answer = json.loads(reply["v"]) if "v" in reply else {"results": {}, "note": f"{reply['e']}: {reply['m']}"}
+                answer = (
+                    json.loads(reply["v"]) if "v" in reply else {"results": {}, "note": f"{reply['e']}: {reply['m']}"}
+                )
         return _costs(_assert_reports(report, plan, answer, result, stop), result)
 
 
@@ -332,7 +346,9 @@ def _assert_reports(
         found = results.get(str(number))
         if found is not None:
             passed = found[0] == ""
-            report.tests.append(TestReport(text, "pass" if passed else "fail", float(passed), note=str(found[1])[:HEAD]))
+            report.tests.append(
+                TestReport(text, "pass" if passed else "fail", float(passed), note=str(found[1])[:HEAD])
+            )
         else:
             ended = _GRADES.get(result.outcome, "fail")
             report.tests.append(TestReport(text, ended, note=(note or "it was never reached")[:HEAD]))
@@ -421,4 +437,6 @@ def _parameters(checker: str) -> int:
         if isinstance(node, ast.FunctionDef) and node.name == "check":
             count = len(node.args.posonlyargs) + len(node.args.args)
             return 3 if count >= 3 or node.args.vararg else 2
-    raise CasesError("facts.tests.compare.checker: it defines no function `check(input, output)`; correct the task's tests")
+    raise CasesError(
+        "facts.tests.compare.checker: it defines no function `check(input, output)`; correct the task's tests"
+    )

@@ -133,7 +133,7 @@ _main()
 
 SHARED = (
     PRELUDE
-    + '''
+    + """
 def run_tests():
     global _STOP
     with open("tests.json", encoding="utf-8") as file:
@@ -146,6 +146,6 @@ def run_tests():
     exec(compile(given["program"], "main.py", "exec"), module.__dict__)
     module.__dict__["__assay_check__"] = __assay_check__
     return json.dumps(_run_tests(given["code"], module.__dict__))
-'''
+"""
 )
 """Candidate and tests in one process, in call mode: `run_tests()` returns the results as JSON."""

@@ -192,7 +192,9 @@ def _verdict(report: SuiteReport, options: CodeOptions, language: str, code: str
         "program": code[:4000],
         "compiler": report.build_log[:2000],
     }
-    shown = sorted(range(len(report.tests)), key=lambda index: (report.tests[index].passed, index))[: options.max_evidence]
+    shown = sorted(range(len(report.tests)), key=lambda index: (report.tests[index].passed, index))[
+        : options.max_evidence
+    ]
     evidence = [Evidence(kind="program", summary=summary, data=data)]
     evidence += [_evidence(index, report.tests[index]) for index in sorted(shown)]
     return Verdict.score(value, evidence=tuple(evidence))

@@ -1,4 +1,4 @@
-"""Jails made with bubblewrap: user, process, network, IPC, host-name and mount namespaces, with the zygote as process 1.
+"""Jails made with bubblewrap: user, process, network, IPC, host-name and mount namespaces; the zygote is process 1.
 
 Started as root, everything runs as an unprivileged user of its own (the kernel does not hold root to RLIMIT_NPROC).
 """
@@ -25,6 +25,7 @@ UIDS = 400
 GUARANTEES: frozenset[Guarantee] = frozenset(
     {"no_network", "private_files", "memory_limit", "disk_limit", "cpu_limit", "kills_tree"}
 )
+WITH_USER: frozenset[Guarantee] = frozenset({"other_user", *GUARANTEES})
 NOT_ROOT = "assay does not run as root, so it cannot become another user; jobs run as yours, inside their namespaces"
 _numbers = itertools.count()
 
@@ -57,7 +58,7 @@ class Bubblewrap:
     @property
     def guarantees(self) -> frozenset[Guarantee]:
         """What its jails keep here."""
-        return GUARANTEES | {"other_user"} if os.getuid() == 0 else GUARANTEES
+        return WITH_USER if os.getuid() == 0 else GUARANTEES
 
     @property
     def gaps(self) -> dict[Guarantee, str]:
@@ -79,11 +80,10 @@ class Bubblewrap:
                 source = self._bring_within_reach(source, moves)
             arguments += ["--ro-bind", str(source), str(target)]
         jail = [self._bwrap, *self._namespaces(), *self._system(), *arguments, *self._rest()]
-        jail += command(self._interpreter, "/assay/zygote.py", json.dumps(self._settings(trusted)))
+        jail += command(self._interpreter, "/assay", "zygote", json.dumps(self._settings(trusted)))
         if as_root:
             settings = {"uid": next_uid(), "binds": moves, "command": jail}
-            launch = str(self._home.inside / "launch.py")
-            jail = command(self._interpreter, launch, json.dumps(settings))
+            jail = command(self._interpreter, str(self._home.inside), "launch", json.dumps(settings))
         return PipeTransport(jail, environment={"PATH": ENVIRONMENT["PATH"]})
 
     def _bring_within_reach(self, source: Path, moves: list[tuple[str, str]]) -> Path:
@@ -133,7 +133,7 @@ class Bubblewrap:
 
     def _settings(self, trusted: bool) -> dict[str, Any]:
         return {
-            "import_from": ["/assay", *self._options.import_from],
+            "import_from": list(self._options.import_from),
             "work": "/work",
             "namespaces": self._options.namespaces_per_job,
             "alone": True,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from assay.contracts.sandbox import Guarantee
 from assay.errors import SandboxError
-from assay_sandboxes.home import Home, owner, owner_is_gone
-from assay_sandboxes.interpreter import ENVIRONMENT
+from assay_sandboxes.home import Home, owner, owner_is_gone, zygote_modules
+from assay_sandboxes.interpreter import ENVIRONMENT, FLAGS
 from assay_sandboxes.options import DockerOptions
 
 if TYPE_CHECKING:
@@ -31,16 +31,18 @@ LABEL = "assay.sandbox"
 GUARANTEES: frozenset[Guarantee] = frozenset(
     {"no_network", "private_files", "memory_limit", "disk_limit", "cpu_limit", "kills_tree", "other_user"}
 )
-MODULES = ("tagged", "frames", "cleaning", "landlock", "namespaces", "seccomp", "child", "watch")
-"""The zygote's modules, each after those that it imports."""
 BOOT = """
 import base64, json, sys, types, zlib
-texts = json.loads(zlib.decompress(base64.b85decode(sys.argv.pop())))
-for name in texts["order"]:
+for name, text in json.loads(zlib.decompress(base64.b85decode(sys.argv.pop()))).items():
     module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(texts[name], f"/assay/{name}.py", "exec"), module.__dict__)
-exec(compile(texts["zygote"], "/assay/zygote.py", "exec"), {"__name__": "zygote"})
+    module.__path__, module.__file__ = [], "/assay/" + name.replace(".", "/") + ".py"
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], last, module)
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
+module.main()
 """
+"""Makes the zygote's modules out of the last argument, and starts it."""
 ENGINE_TIMEOUT_S = 60
 FIRST_UID = 64500
 _numbers = itertools.count()
@@ -54,18 +56,19 @@ class Docker:
     gaps: ClassVar[dict[Guarantee, str]] = {}
     start_within_s = 20.0
 
-    def __init__(self, options: DockerOptions, home: Home) -> None:
+    def __init__(self, options: DockerOptions, _home: Home) -> None:
         """Reach the engine, remove containers of dead owners, and have an image; raises `SandboxError`."""
         try:
             import docker
+            from docker import errors as docker_errors
         except ImportError:
             raise SandboxError("sandbox 'docker': the package docker is missing; pip install 'assay[docker]'") from None
         self._options = options
-        self._bundle = _bundle(home)
+        self._bundle = _bundle()
         try:
             self._client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
             self._client.ping()
-        except docker.errors.DockerException as error:
+        except docker_errors.DockerException as error:
             raise SandboxError(
                 f"sandbox 'docker': no engine answers: {error}; start dockerd, or set DOCKER_HOST to a running one"
             ) from error
@@ -78,7 +81,7 @@ class Docker:
             self._image, self._python = options.image, "python3"
             try:
                 self._client.images.get(options.image)
-            except docker.errors.ImageNotFound:
+            except docker_errors.ImageNotFound:
                 raise SandboxError(
                     f"sandbox 'docker': the engine has no image {options.image!r}; pull or build it first"
                 ) from None
@@ -89,8 +92,9 @@ class Docker:
         uid = FIRST_UID + (os.getpid() * 7 + next(_numbers)) % 400
         size = max(options.disk_mib, options.build_disk_mib) << 20
         pid, started = owner()
-        command = [self._python, "-S", "-s", "-P", "-B", "-c", BOOT, json.dumps(self._settings()), self._bundle]
-        import docker
+        command = [self._python, *FLAGS, "-c", BOOT, json.dumps(self._settings()), self._bundle]
+        from docker import errors as docker_errors
+        from docker.types import LogConfig
 
         try:
             container = self._client.containers.create(
@@ -113,10 +117,10 @@ class Docker:
                 hostname="jail",
                 stdin_open=True,
                 auto_remove=True,
-                log_config={"Type": "none"},
+                log_config=LogConfig(type="none"),
             )
             return ContainerTransport(container)
-        except docker.errors.DockerException as error:
+        except docker_errors.DockerException as error:
             raise SandboxError(f"sandbox 'docker': a container cannot be started: {error}") from error
 
     def _settings(self) -> dict[str, Any]:
@@ -210,10 +214,10 @@ class ContainerTransport:
 
     def kill(self) -> None:
         """End the container."""
-        import docker
+        from docker import errors as docker_errors
 
         # It may have ended and removed itself already.
-        with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
+        with contextlib.suppress(docker_errors.NotFound, docker_errors.APIError):
             self._container.kill()
 
     def close(self) -> None:
@@ -240,13 +244,13 @@ def sweep(client: "docker.DockerClient") -> int:
 
 
 def _remove(container: Any) -> None:
-    import docker
+    from docker import errors as docker_errors
 
     # Another removal, the container's own included, may be under way.
-    with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
+    with contextlib.suppress(docker_errors.NotFound, docker_errors.APIError):
         container.remove(force=True, v=True)
 
 
-def _bundle(home: Home) -> str:
-    texts = {name: (home.inside / f"{name}.py").read_text("utf-8") for name in (*MODULES, "zygote")}
-    return base64.b85encode(zlib.compress(json.dumps({"order": MODULES, **texts}).encode(), 9)).decode()
+def _bundle() -> str:
+    modules = {name: text for name, text in zygote_modules().items() if not name.endswith(".launch")}
+    return base64.b85encode(zlib.compress(json.dumps(modules).encode(), 9)).decode()

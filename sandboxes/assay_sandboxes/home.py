@@ -5,7 +5,6 @@ Its name carries the owner's process id and start time, so that a later start ca
 
 import os
 import re
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from assay_sandboxes.pipes import remove_tree
 PREFIX = "assay-sandbox"
 NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-\w+")
 INSIDE = Path(__file__).with_name("inside")
+PACKAGES = ("assay", "assay.contracts", "assay_sandboxes", "assay_sandboxes.inside")
+MODULES = ("frames", "cleaning", "landlock", "namespaces", "seccomp", "child", "watch", "zygote", "launch")
 
 
 def start_time(pid: int) -> int | None:
@@ -35,6 +36,15 @@ def owner() -> tuple[int, int]:
     return os.getpid(), start_time(os.getpid()) or 0
 
 
+def zygote_modules() -> dict[str, str]:
+    """Text of every module that a zygote imports, each after those that it imports itself; packages are empty."""
+    modules: dict[str, str] = dict.fromkeys(PACKAGES, "")
+    modules["assay.contracts.tagged"] = Path(assay.contracts.tagged.__file__).read_text("utf-8")
+    for name in MODULES:
+        modules[f"assay_sandboxes.inside.{name}"] = (INSIDE / f"{name}.py").read_text("utf-8")
+    return modules
+
+
 class Home:
     """A sandbox's folder; readable by everybody, writable by its owner."""
 
@@ -44,12 +54,12 @@ class Home:
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{pid}-{started}-"))
         self.path.chmod(0o755)
         self.inside = self.path / "inside"
-        self.inside.mkdir(mode=0o755)
-        for file in sorted(INSIDE.glob("*.py")):
-            shutil.copyfile(file, self.inside / file.name)
-        shutil.copyfile(assay.contracts.tagged.__file__, self.inside / "tagged.py")
-        for file in self.inside.iterdir():
-            file.chmod(0o644)
+        """The folder that jails import the zygote from."""
+        for name, text in zygote_modules().items():
+            file = self.inside.joinpath(*name.split("."))
+            file = file / "__init__.py" if name in PACKAGES else file.with_suffix(".py")
+            file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            file.write_text(text, "utf-8")
 
     def work_folder(self, uid: int | None) -> Path:
         """A new empty folder for a jail without a file system of its own, owned by `uid` where one is given."""

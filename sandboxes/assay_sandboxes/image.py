@@ -1,6 +1,6 @@
 """An image made from the Python that runs assay: the interpreter, its standard library, and the libraries they need.
 
-No registry is asked and no Dockerfile is run: the engine imports one archive. It is made once for each interpreter and kept.
+No registry is asked and no Dockerfile is run: the engine imports one archive, made once for each interpreter and kept.
 """
 
 import hashlib
@@ -23,7 +23,17 @@ from assay_sandboxes.interpreter import installed
 REPOSITORY = "assay-python"
 RECIPE = 3
 """Raised when what goes into the image changes."""
-LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
+LEFT_OUT = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+}
 _LIBRARY = re.compile(r"(?:=>\s*)?(/\S+)\s+\(0x")
 
 
@@ -32,15 +42,15 @@ def ensure(client: Any) -> tuple[str, str]:
     interpreter = installed()
     digest = hashlib.sha256(f"{RECIPE} {sys.version} {interpreter.executable}".encode()).hexdigest()[:16]
     name = f"{REPOSITORY}:{digest}"
-    import docker
+    from docker import errors as docker_errors
 
     try:
         client.images.get(name)
-    except docker.errors.ImageNotFound:
+    except docker_errors.ImageNotFound:
         client.api.import_image_from_data(archive(), repository=REPOSITORY, tag=digest)
         try:
             client.images.get(name)
-        except docker.errors.ImageNotFound:
+        except docker_errors.ImageNotFound:
             raise SandboxError(f"sandbox 'docker': the engine did not take the image {name}") from None
     return name, os.fspath(interpreter.executable)
 

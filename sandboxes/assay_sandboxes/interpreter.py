@@ -61,6 +61,11 @@ ENVIRONMENT = {
 """All that a jail's environment holds."""
 
 
-def command(interpreter: Interpreter, zygote: str, settings: str) -> list[str]:
-    """The command line of a zygote."""
-    return [os.fspath(interpreter.executable), "-S", "-s", "-P", "-B", zygote, settings]
+FLAGS = ("-S", "-s", "-P", "-B")
+"""No site packages, nothing from the current folder, no bytecode written."""
+
+
+def command(interpreter: Interpreter, folder: str, program: str, settings: str) -> list[str]:
+    """The command line that runs `main` of a module of `assay_sandboxes.inside`, imported from `folder`."""
+    start = f"import sys; sys.path.insert(0, {folder!r}); from assay_sandboxes.inside.{program} import main; main()"
+    return [os.fspath(interpreter.executable), *FLAGS, "-c", start, settings]

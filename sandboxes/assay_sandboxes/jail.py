@@ -1,4 +1,4 @@
-"""One jail as the host sees it: a zygote at the other end of two pipes, asked one thing at a time, always with a deadline.
+"""One jail as the host sees it: a zygote behind two pipes, asked one thing at a time, always with a deadline.
 
 Everything here blocks and belongs to one thread. A jail that dies, answers nonsense or misses its deadline raises
 `JailLost`; the pool decides what that means for the job.
@@ -16,7 +16,7 @@ GRACE_S = 0.4
 _MAX_FRAME = 64 << 20
 
 
-class JailLost(Exception):
+class JailLost(Exception):  # noqa: N818 - it is what happened, and the pool decides whether it is an error
     """The jail is gone: its process died, or it did not answer in time and was killed."""
 
     def __init__(self, why: str, *, late: bool = False) -> None:
@@ -67,7 +67,9 @@ class Jail:
         try:
             self.greeting = self.receive(time.monotonic() + start_within_s)
         except JailLost as lost:
-            raise SandboxError(f"the jail did not start: {lost}; {transport.diagnosis() or 'it said nothing'}") from None
+            raise SandboxError(
+                f"the jail did not start: {lost}; {transport.diagnosis() or 'it said nothing'}"
+            ) from None
         if self.greeting.get("ready") != 1:
             self.close()
             raise SandboxError(f"the jail speaks another protocol: {str(self.greeting)[:100]}")

@@ -51,7 +51,9 @@ class Landlock(LocalBackend):
     @property
     def gaps(self) -> dict[Guarantee, str]:
         """Why the others do not hold."""
-        gaps: dict[Guarantee, str] = {"disk_limit": "each file is bounded, but their total is not: there is no mount to bound"}
+        gaps: dict[Guarantee, str] = {
+            "disk_limit": "each file is bounded, but their total is not: there is no mount to bound"
+        }
         if "other_user" not in self._held:
             gaps["other_user"] = "assay does not run as root, so jobs run as your user"
         if "kills_tree" not in self._held:

@@ -37,10 +37,10 @@ class LocalBackend:
             moves = [self._cover(path) for path in blocked]
         work = self._home.work_folder(uid)
         settings = json.dumps(self._settings(str(work)))
-        jail = command(self._interpreter, str(self._home.inside / "zygote.py"), settings)
+        jail = command(self._interpreter, str(self._home.inside), "zygote", settings)
         if self._drop:
             launch = json.dumps({"uid": uid, "binds": [], "cover": moves, "command": jail})
-            jail = command(self._interpreter, str(self._home.inside / "launch.py"), launch)
+            jail = command(self._interpreter, str(self._home.inside), "launch", launch)
         environment = {**ENVIRONMENT, "HOME": str(work), "TMPDIR": str(work)}
         return PipeTransport(jail, environment=environment, folder=work)
 
@@ -54,7 +54,7 @@ class LocalBackend:
         readable += ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
         readable += ["/etc/alternatives", "/etc/ld.so.cache", *self._options.import_from]
         return {
-            "import_from": [str(self._home.inside), *self._options.import_from],
+            "import_from": list(self._options.import_from),
             "work": work,
             "namespaces": False,
             "alone": False,

@@ -26,7 +26,7 @@ class PipeTransport:
         cleanup: Callable[[], None] | None = None,
     ) -> None:
         """Start `command` in a session of its own; raises `OSError` when it cannot be started."""
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the transport
         self._cleanup = cleanup
         self._folder = folder
         self._process = subprocess.Popen(  # noqa: S603 - the command is ours

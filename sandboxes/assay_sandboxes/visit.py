@@ -1,5 +1,6 @@
-"""One slot's work, blocking and in one thread: start a jail when needed, run jobs in it, replace it when it is spoiled."""
+"""One slot's work, blocking and in one thread: start a jail when needed, run jobs in it, replace a spoiled one."""
 
+import json
 import re
 import select
 import time
@@ -217,35 +218,13 @@ class Slot:
             return self._plain("exited", "not run: the program was refused"), refused
         wall_s = max(asking.limits.wall_s, answering.limits.wall_s)
         deadline = time.monotonic() + wall_s + GRACE_S
-        sides: dict[int, tuple[Jail, Jail, int]] = {}
         ours, theirs = self.jail(), other.jail()
         messages, _ = other._load(answering)
         numbers = [theirs.send([*messages, {**_run_message(answering), "serve": True}], wall_s=wall_s)]
         messages, _ = self._load(asking)
         numbers.insert(0, ours.send([*messages, {**_run_message(asking), "ask": True}], wall_s=wall_s))
         sides = {0: (ours, theirs, numbers[0]), 1: (theirs, ours, numbers[1])}
-        answers: dict[int, dict[str, Any]] = {}
-        poll = select.poll()
-        for jail, _, _ in sides.values():
-            poll.register(jail.fileno(), select.POLLIN)
-        while len(answers) < 2:
-            for index, (jail, partner, number) in sides.items():
-                while (frame := jail.take()) is not None:
-                    if frame.get("id") == number:
-                        answers[index] = frame
-                        if 1 - index not in answers:
-                            partner.say("")
-                    elif "say" in frame and 1 - index not in answers:
-                        partner.say(str(frame["say"]))
-            if len(answers) == 2:
-                break
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise JailLost("a pair did not end in time", late=True)
-            ready = {fd for fd, _ in poll.poll(left * 1000)}
-            for jail, _, _ in sides.values():
-                if jail.fileno() in ready:
-                    jail.poll()
+        answers = _relay(sides, deadline)
         results = (self._result(answers[0], asking.limits), other._result(answers[1], answering.limits))
         self._after(ours, answers[0])
         other._after(theirs, answers[1])
@@ -278,9 +257,33 @@ class Slot:
         )
 
 
-def _run_message(job: Job) -> dict[str, Any]:
-    import json
+def _relay(sides: dict[int, tuple[Jail, Jail, int]], deadline: float) -> dict[int, dict[str, Any]]:
+    """Pass frames between two jails until both have answered; raises `JailLost` at the deadline."""
+    answers: dict[int, dict[str, Any]] = {}
+    poll = select.poll()
+    for jail, _, _ in sides.values():
+        poll.register(jail.fileno(), select.POLLIN)
+    while True:
+        for index, (jail, partner, number) in sides.items():
+            while (frame := jail.take()) is not None:
+                text = str(frame.get("say", ""))
+                if frame.get("id") == number:
+                    # An empty frame tells the partner that nobody calls, or answers, any more.
+                    answers[index], text = frame, ""
+                if 1 - index not in answers:
+                    partner.say(text)
+        if len(answers) == 2:
+            return answers
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise JailLost("a pair did not end in time", late=True)
+        ready = {fd for fd, _ in poll.poll(left * 1000)}
+        for jail, _, _ in sides.values():
+            if jail.fileno() in ready:
+                jail.poll()
 
+
+def _run_message(job: Job) -> dict[str, Any]:
     message: dict[str, Any] = {"op": "run", "limits": job.limits.model_dump()}
     if job.stdin:
         message["stdin"] = job.stdin
@@ -306,8 +309,6 @@ def _classify(answer: dict[str, Any], status: int, stderr: bytes, limits: JobLim
 
 def _returns(replies: list[str]) -> tuple[tuple[str, ...], str]:
     """The answers in order, each index once, and what ended the program before its first call; the rest is ignored."""
-    import json
-
     returns: list[str] = []
     failure = ""
     for reply in replies:

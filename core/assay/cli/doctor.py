@@ -105,7 +105,8 @@ def _sandboxes(registry: Registry) -> dict[str, dict[str, Any]]:
             holds = sorted(sandbox.guarantees)
             # A sandbox may say why a guarantee does not hold here.
             why: dict[str, str] = getattr(sandbox, "gaps", {})
-            found[name] = {"guarantees": holds, "missing": {g: why.get(g, "") for g in ALL_GUARANTEES if g not in holds}}
+            missing = {each: why.get(each, "") for each in ALL_GUARANTEES if each not in holds}
+            found[name] = {"guarantees": holds, "missing": missing}
             await sandbox.aclose()
 
     asyncio.run(try_all())

@@ -1,7 +1,7 @@
 """Plain data as tagged JSON: how values cross the border of a sandbox, in both directions.
 
 Only exact builtin types are written (`type(x) is int`): a subclass with a lying `__eq__` becomes an `object` tag, which
-equals nothing. No pickle, no attribute of the value is ever called, depth and size are capped, and NaN exists only as a tag.
+equals nothing. No pickle, no attribute of the value is ever called, depth and size are capped, NaN is always a tag.
 This module is standard library only and is also run inside jails, where assay itself is not installed.
 
     None, bool, str, finite float, small int   as in JSON
@@ -17,7 +17,8 @@ This module is standard library only and is also run inside jails, where assay i
 import json
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 __all__ = ["MAX_BYTES", "Opaque", "TaggedError", "decode", "encode", "restore", "tag"]
 
@@ -75,7 +76,7 @@ def tag(value: object, *, max_bytes: int = MAX_BYTES) -> Any:
 
     def walk(item: Any, depth: int) -> Any:
         nonlocal budget
-        kind: type[Any] = type(item)
+        kind = cast("Any", type(item))
         budget -= len(item) if kind is str or kind is bytes else 2
         if budget < 0:
             raise TaggedError(f"a value of more than {max_bytes} bytes as tagged JSON")
@@ -119,52 +120,74 @@ def decode(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
 
 def restore(tree: Any) -> Any:
     """The value of a tagged JSON tree; raises `TaggedError` where the tree is not of the tagged form."""
-    hashed = MAX_HASHED
-
-    def hashable(items: list[Any]) -> list[Any]:
-        nonlocal hashed
-        hashed -= len(items)
-        if hashed < 0:
-            raise TaggedError(f"sets and dicts with more than {MAX_HASHED} elements in one value")
-        return items
-
-    def walk(item: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise TaggedError(f"a value nested deeper than {MAX_DEPTH} levels")
-        if isinstance(item, list):
-            return [walk(part, depth + 1) for part in item]  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(item, dict):
-            return item
-        match item:
-            case {"t": "tuple", "v": [*parts]}:
-                return tuple(walk(part, depth + 1) for part in parts)
-            case {"t": "set", "v": [*parts]}:
-                return {walk(part, depth + 1) for part in hashable(parts)}
-            case {"t": "frozenset", "v": [*parts]}:
-                return frozenset(walk(part, depth + 1) for part in hashable(parts))
-            case {"t": "dict", "v": [*parts]}:
-                return {walk(key, depth + 1): walk(part, depth + 1) for key, part in hashable(parts)}
-            case {"t": "int", "v": str(digits)}:
-                return int(digits, 16)
-            case {"t": "bytes", "v": str(digits)}:
-                return bytes.fromhex(digits)
-            case {"t": "float", "v": "nan" | "inf" | "-inf" as name}:
-                return float(name)
-            case {"t": "complex", "v": [real, imaginary]}:
-                return complex(walk(real, depth), walk(imaginary, depth))
-            case {"t": "type", "v": str(name)} if name in _TYPES:
-                return _TYPES[name]
-            case {"t": "object", "v": str(name)}:
-                return Opaque(name[:80])
-            case _:
-                raise TaggedError(f"no tag of this form: {str(item)[:80]}")  # pyright: ignore[reportUnknownArgumentType]
-
     try:
-        return walk(tree, 0)
+        return _Restorer().walk(tree, 0)
     except TaggedError:
         raise
     except (TypeError, ValueError, OverflowError) as error:
         raise TaggedError(f"not a tagged value: {error}") from None
+
+
+class _Restorer:
+    """Builds one value, counting what has to be hashed."""
+
+    def __init__(self) -> None:
+        self._hashed_left = MAX_HASHED
+
+    def walk(self, item: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise TaggedError(f"a value nested deeper than {MAX_DEPTH} levels")
+        if isinstance(item, list):
+            return [self.walk(part, depth + 1) for part in _parts(item)]  # pyright: ignore[reportUnknownArgumentType]
+        if not isinstance(item, dict):
+            return item
+        if len(item) != 2 or "t" not in item or "v" not in item:  # pyright: ignore[reportUnknownArgumentType]
+            raise TaggedError(f"no tag of this form: {str(item)[:80]}")  # pyright: ignore[reportUnknownArgumentType]
+        return self._tagged(str(item["t"]), item["v"], depth)  # pyright: ignore[reportUnknownArgumentType]
+
+    def _tagged(self, name: str, content: Any, depth: int) -> Any:
+        if name in _BUILDERS:
+            return _BUILDERS[name]([self.walk(part, depth + 1) for part in self._count(name, content)])
+        if name == "dict":
+            pairs = self._count(name, content)
+            return {self.walk(key, depth + 1): self.walk(part, depth + 1) for key, part in pairs}
+        if name == "complex":
+            real, imaginary = _parts(content)
+            return complex(self.walk(real, depth + 1), self.walk(imaginary, depth + 1))
+        if name == "type" and content in _TYPES:
+            return _TYPES[content]
+        if name in _FROM_TEXT and isinstance(content, str):
+            return _FROM_TEXT[name](content)
+        raise TaggedError(f"no tag of this form: {name[:20]!r}")
+
+    def _count(self, name: str, content: Any) -> list[Any]:
+        parts = _parts(content)
+        if name != "tuple":
+            self._hashed_left -= len(parts)
+            if self._hashed_left < 0:
+                raise TaggedError(f"sets and dicts with more than {MAX_HASHED} elements in one value")
+        return parts
+
+
+def _parts(content: Any) -> list[Any]:
+    if not isinstance(content, list):
+        raise TaggedError(f"a tag without a list: {str(content)[:80]}")
+    return content  # pyright: ignore[reportUnknownVariableType]
+
+
+def _special_float(name: str) -> float:
+    if name not in ("nan", "inf", "-inf"):
+        raise TaggedError(f"no special float: {name[:20]!r}")
+    return float(name)
+
+
+_BUILDERS: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "int": lambda digits: int(digits, 16),
+    "bytes": bytes.fromhex,
+    "float": _special_float,
+    "object": lambda name: Opaque(name[:80]),
+}
 
 
 def _no_constant(name: str) -> Any:

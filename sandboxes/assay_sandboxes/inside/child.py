@@ -7,6 +7,7 @@ import atexit
 import builtins
 import gc
 import io
+import json
 import os
 import re
 import resource
@@ -17,8 +18,8 @@ import traceback
 from types import ModuleType
 from typing import Any, NoReturn
 
-import frames
-import tagged
+from assay.contracts import tagged
+from assay_sandboxes.inside import frames
 
 CALLABLE = re.compile(r"(\w+)(\(\))?(?:\.(\w+))?")
 CHANNEL = 3
@@ -32,7 +33,7 @@ def set_limits(limits: dict[str, Any], *, native: bool, base_bytes: int) -> None
     """Bound the calling process; `native` programs get a larger stack, `base_bytes` is the interpreter's own memory."""
     memory = (limits["memory_mib"] << 20) + base_bytes
     cpu = int(-(-limits["cpu_s"] // 1))
-    bounds = {
+    bounds: dict[int, int | tuple[int, int]] = {
         resource.RLIMIT_CPU: (cpu, cpu + 1),
         resource.RLIMIT_FSIZE: limits["disk_mib"] << 20,
         resource.RLIMIT_NOFILE: 64,
@@ -70,8 +71,9 @@ def run_program(
 ) -> NoReturn:
     """Run `source` in this process, then `calls`, then (with `serve`) whatever calls arrive; never returns."""
     os.close(COMPLAINT)
-    for name in [name for name in sys.modules if name in _OWN]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
         del sys.modules[name]
+    sys.path[:] = [folder for folder in sys.path if folder != OWN_FOLDER]
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "replace")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "backslashreplace")
     sys.stderr = io.TextIOWrapper(
@@ -88,7 +90,7 @@ def run_program(
     gc.enable()
     code = 0
     try:
-        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - this is what it is for
         if calling:
             _answer(module, calls or [], serve)
     except SystemExit as leave:
@@ -114,7 +116,7 @@ def _answer(module: ModuleType, calls: list[dict[str, Any]], serve: bool) -> Non
         if not data:
             return
         for body in reader.feed(data):
-            _call(module, index, tagged.json.loads(body))
+            _call(module, index, json.loads(body))
             index += 1
 
 
@@ -177,8 +179,8 @@ def _leave(code: int, *, wait: bool) -> NoReturn:
     """End as an interpreter would: threads, exit functions, flush; then at once."""
     try:
         if wait:
-            threading._shutdown()  # type: ignore[attr-defined]  # pyright: ignore
-        atexit._run_exitfuncs()  # pyright: ignore
+            threading._shutdown()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
         sys.stdout.flush()
         sys.stderr.flush()
     except SystemExit as leave:
@@ -194,7 +196,7 @@ def _exit_code(leave: SystemExit) -> int:
     if type(leave.code) is int:
         return leave.code & 0xFF
     try:
-        print(leave.code, file=sys.stderr)
+        sys.stderr.write(f"{leave.code}\n")
     except BaseException:  # the candidate's own `__str__`
         return 1
     return 1
@@ -215,4 +217,5 @@ def reset_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_OWN = {"frames", "tagged", "child", "watch", "zygote", "cleaning", "namespaces", "seccomp", "landlock"}
+_OWN = {"assay", "assay_sandboxes"}
+OWN_FOLDER = "/".join(__file__.split("/")[:-3])

@@ -9,7 +9,7 @@ MAX_ENTRIES = 5_000
 def empty(folder: int) -> bool:
     """Whether everything below the open directory `folder` could be removed.
 
-    Stops at a tree deeper or larger than an honest program makes: a jail is replaced faster than such a tree is removed.
+    Stops at a tree deeper or larger than an honest program makes: a jail is replaced faster than that is removed.
     """
     try:
         return _remove_below(folder, MAX_DEPTH, [MAX_ENTRIES])

@@ -27,7 +27,7 @@ class Ruleset:
         if version < 1:
             raise OSError("this kernel has no Landlock (Linux 5.13 or later, with landlock among its `lsm=` modules)")
         self._libc = libc
-        files = max((item for item in FILE_RIGHTS.items() if item[0] <= version))[1]
+        files = max(item for item in FILE_RIGHTS.items() if item[0] <= version)[1]
         network = NETWORK_RIGHTS if version >= 4 else 0
         scoped = (SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL) if version >= 6 else 0
         attributes = struct.pack("QQQ", files, network, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]

@@ -1,6 +1,6 @@
 """Started as root: becomes an unprivileged user, with unreachable folders put within its reach, and starts a command.
 
-`python3 -S -s -P -B launch.py SETTINGS`; SETTINGS is a JSON object: `uid`, `binds` (pairs of folder and empty folder;
+Its settings are a JSON object in the first argument: `uid`, `binds` (pairs of folder and empty folder;
 bound in a mount namespace of this process alone, gone with it), `cover` (pairs of a closed folder and a folder below it
 that must stay reachable at its own path: the closed one is hidden behind an empty one with just that in it), `command`.
 """
@@ -38,7 +38,4 @@ def main() -> None:
     os.setresgid(settings["uid"], settings["uid"], settings["uid"])
     os.setresuid(settings["uid"], settings["uid"], settings["uid"])
     os.umask(0o022)
-    os.execvp(settings["command"][0], settings["command"])
-
-
-main()
+    os.execvp(settings["command"][0], settings["command"])  # noqa: S606 - the command is ours

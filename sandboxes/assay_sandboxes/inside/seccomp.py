@@ -66,7 +66,7 @@ LIMITS: dict[str, tuple[int | None, int | None]] = {"prlimit64": (302, 261)}
 
 
 class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]  # noqa: RUF012
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
 class Filter:
@@ -91,7 +91,8 @@ class Filter:
             denied |= EXECS
         if shared_files:
             denied |= ATTRIBUTES | FOREIGN
-        self._denied = sorted(row[self._column] for row in denied.values() if row[self._column] is not None)
+        numbers = [row[self._column] for row in denied.values()]
+        self._denied = sorted(number for number in numbers if number is not None)
         self._fork = fork
         self._code = b""
 

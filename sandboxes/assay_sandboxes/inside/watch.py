@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import frames
+from assay_sandboxes.inside import frames
 
 CHUNK = 1 << 16
 MAX_REPLIES_BYTES = 32 << 20
@@ -73,6 +73,8 @@ class Watch:
         self._control = control
         self._early = early
         self._report = Report()
+        self._sinks = {streams.stdout: self._report.stdout, streams.stderr: self._report.stderr}
+        self._alive = True
         self._reader = frames.Reader(1 << 21)
         self._replied = 0
         self._outgoing = bytearray()
@@ -86,43 +88,18 @@ class Watch:
 
     def run(self) -> Report:
         """Watch to the end."""
-        report, streams = self._report, self._streams
+        report = self._report
         ended = os.pidfd_open(self._pid)
-        cap = self._limits["output_kib"] << 10
-        sinks = {streams.stdout: report.stdout, streams.stderr: report.stderr}
-        for fd in sinks:
-            os.set_blocking(fd, False)
-            self._poll.register(fd, select.POLLIN)
-        self._poll.register(ended, select.POLLIN)
-        self._poll.register(0, select.POLLIN if self._control else 0)
-        if streams.stdin is not None:
-            os.set_blocking(streams.stdin, False)
-            self._poll.register(streams.stdin, select.POLLOUT)
-        if streams.channel is not None:
-            os.set_blocking(streams.channel, False)
-            self._poll.register(streams.channel, select.POLLIN)
+        self._register(ended)
         if self._early:
             self._pass_on(self._early)
         try:
-            alive = True
-            while alive:
+            while self._alive and report.outcome == "exited":
                 wait = self._over_limit()
-                if report.outcome != "exited":
-                    break
-                for fd, events in self._poll.poll(max(1, int(wait * 1000) + 1)):
-                    if fd == ended:
-                        alive = False
-                    elif fd in sinks:
-                        self._read(fd, sinks[fd], cap)
-                    elif fd == streams.stdin:
-                        self._write_stdin(events)
-                    elif fd == streams.channel:
-                        self._exchange(events)
-                    elif fd == 0:
-                        self._from_host(events)
-                if report.outcome != "exited":
-                    break
-            if alive:
+                if report.outcome == "exited":
+                    for fd, events in self._poll.poll(max(1, int(wait * 1000) + 1)):
+                        self._handle(fd, events, ended)
+            if self._alive:
                 self._end()
             report.wall_s = time.monotonic() - self._started
             # Whatever the child left behind dies before the last bytes are taken: nothing can hold a pipe open.
@@ -135,12 +112,38 @@ class Watch:
         report.cpu_s = usage.ru_utime + usage.ru_stime
         report.peak_kib = usage.ru_maxrss
         if report.outcome == "exited":
-            for fd, sink in sinks.items():
-                self._read(fd, sink, cap, drain=True)
-            if streams.channel is not None:
+            for fd in self._sinks:
+                self._read(fd, drain=True)
+            if self._streams.channel is not None:
                 self._exchange(select.POLLIN)
         self._close()
         return report
+
+    def _register(self, ended: int) -> None:
+        streams = self._streams
+        for fd in self._sinks:
+            os.set_blocking(fd, False)
+            self._poll.register(fd, select.POLLIN)
+        self._poll.register(ended, select.POLLIN)
+        self._poll.register(0, select.POLLIN if self._control else 0)
+        if streams.stdin is not None:
+            os.set_blocking(streams.stdin, False)
+            self._poll.register(streams.stdin, select.POLLOUT)
+        if streams.channel is not None:
+            os.set_blocking(streams.channel, False)
+            self._poll.register(streams.channel, select.POLLIN)
+
+    def _handle(self, fd: int, events: int, ended: int) -> None:
+        if fd == ended:
+            self._alive = False
+        elif fd in self._sinks:
+            self._read(fd)
+        elif fd == self._streams.stdin:
+            self._write_stdin(events)
+        elif fd == self._streams.channel:
+            self._exchange(events)
+        elif fd == 0:
+            self._from_host(events)
 
     def _end(self) -> None:
         try:
@@ -180,7 +183,8 @@ class Watch:
         except OSError:
             return 0.0
 
-    def _read(self, fd: int, sink: bytearray, cap: int, *, drain: bool = False) -> None:
+    def _read(self, fd: int, *, drain: bool = False) -> None:
+        sink, cap = self._sinks[fd], self._limits["output_kib"] << 10
         while True:
             try:
                 data = os.read(fd, CHUNK)
@@ -233,7 +237,7 @@ class Watch:
                 return
             for body in self._reader.feed(data):
                 self._take(body)
-            # After a length that no honest frame has, the reader drops everything: the answers so far are all there are.
+            # After a length that no honest frame has, the reader drops everything: the answers so far are all.
             if self._replied > MAX_REPLIES_BYTES:
                 self._report.outcome, self._report.detail = "output_limit", "returns"
                 return

@@ -1,37 +1,27 @@
 """The program inside every jail: reads jobs from stdin, forks one child for each, writes results to stdout.
 
-Standard library only, no secret, no test, no expected value. Started as
-`python3 -S -s -P -B zygote.py SETTINGS`, where SETTINGS is a JSON object (see `Settings`).
+Standard library only, no secret, no test, no expected value. `main` is started by a line of Python on the command line
+(see `assay_sandboxes.interpreter`), with its settings as a JSON object in the first argument.
 """
-
-import json
-import sys
-
-SETTINGS = json.loads(sys.argv[1])
-sys.path[:0] = SETTINGS["import_from"]  # before the modules beside this file, which are found there
 
 import base64
 import ctypes
 import gc
 import importlib
+import json
 import mmap
 import os
 import resource
 import signal
 import socket
 import stat
+import sys
 import threading
 import time
 import traceback
 from typing import Any
 
-import child
-import cleaning
-import frames
-import landlock
-import namespaces
-import seccomp
-import watch
+from assay_sandboxes.inside import child, cleaning, frames, landlock, namespaces, seccomp, watch
 
 PROTOCOL = 1
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
@@ -105,7 +95,9 @@ class Zygote:
         if self._libc.fstatfs(folder, facts):
             raise OSError(ctypes.get_errno(), "cannot ask for the kind of the work folder's file system")
         if self._alone and int.from_bytes(facts.raw[:8], sys.byteorder) != TMPFS:
-            raise OSError(f"the work folder {self._work} of this jail is not a tmpfs of its own; it will not be emptied")
+            raise OSError(
+                f"the work folder {self._work} of this jail is not a tmpfs of its own; it will not be emptied"
+            )
         if os.listdir(folder):
             raise OSError(f"the work folder {self._work} is not empty at the start; it will not be emptied")
         return folder
@@ -224,7 +216,7 @@ class Zygote:
         if self._guarded:
             self._filters[kind].install(self._libc)
         if not python:
-            os.execve(program.argv[0], program.argv, {**program.variables, "HOME": self._work, "TMPDIR": self._work})
+            os.execve(program.argv[0], program.argv, {**program.variables, "HOME": self._work, "TMPDIR": self._work})  # noqa: S606
         child.reset_signals()
         calls, serve = message.get("calls"), message.get("serve", False)
         child.run_program(program.source or "", calls, path=program.path, serve=serve, argv=program.argv)
@@ -268,9 +260,7 @@ class Zygote:
     def _said(self) -> list[bytes]:
         """Take what the host said to the running child out of the frames that wait."""
         messages = [json.loads(body) for body in self._waiting]
-        self._waiting = [
-            body for body, message in zip(self._waiting, messages, strict=True) if message["op"] != "say"
-        ]
+        self._waiting = [body for body, message in zip(self._waiting, messages, strict=True) if message["op"] != "say"]
         return [message["text"].encode() for message in messages if message["op"] == "say"]
 
 
@@ -350,17 +340,16 @@ def _address_space() -> int:
 
 def main() -> None:
     """Prepare, say so, and serve."""
-    for name in SETTINGS["preload"]:
-        importlib.import_module(name)
-    zygote = Zygote(SETTINGS)
-    gc.collect()
-    gc.disable()
-    gc.freeze()
-    zygote.serve()
-
-
-try:
-    main()
-except Exception:  # the host reads this line as the reason why the jail did not start, or died
-    sys.stderr.write(traceback.format_exc())
-    sys.exit(70)
+    try:
+        settings = json.loads(sys.argv[1])
+        sys.path += settings["import_from"]
+        for name in settings["preload"]:
+            importlib.import_module(name)
+        zygote = Zygote(settings)
+        gc.collect()
+        gc.disable()
+        gc.freeze()
+        zygote.serve()
+    except Exception:  # the host reads this as the reason why the jail did not start, or died
+        sys.stderr.write(traceback.format_exc())
+        sys.exit(70)
