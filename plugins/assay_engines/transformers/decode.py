@@ -170,8 +170,7 @@ class Decoder:
         return [slot for slot, row in enumerate(self.slots) if row is None]
 
     def _prefill(self, prompts: Sequence[Ids]) -> None:
-        """Make sure of these prompts' blocks; a forward with room to spare takes prompts that wait further back
-        along."""
+        """Make sure of these prompts' blocks; a forward with room to spare takes along prompts that wait."""
         missing = [ids for ids in dict.fromkeys(prompts) if ids not in self._prompts]
         while missing:
             ahead = [row.prompt for _, _, row in heapq.nsmallest(self.max_rows, self._waiting)]

@@ -34,8 +34,7 @@ class Prompt:
 
 
 class Network:
-    """A causal language model as one call: ids, positions, mask and cache in, logits of each row's last position
-    out."""
+    """A causal language model as one call: ids, positions, mask and cache to the logits of each row's last place."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         """Wrap `model`, whose weights are shared and not changed."""
@@ -85,8 +84,7 @@ class Prefiller:
         self.prefix_ids, self.prefix = (), None
 
     def run(self, queue: Sequence[Ids]) -> list[Prompt]:
-        """Prefilled prompts for the first few of the distinct prompts in `queue`: as many as fit one forward, at
-        least one.
+        """The first of the distinct prompts in `queue`, prefilled: as many as fit one forward, at least one.
 
         The rest of the queue only helps to see what all prompts begin with.
         """
