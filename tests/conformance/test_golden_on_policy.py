@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -285,14 +285,17 @@ CHECKS: dict[str, Callable[..., Numbers]] = {
     for check in (
         kl, weighted_advantage, token_loss, aggregate, ema, gae, shape_tokens, adaptive_kl, advantage, shape_rewards,
         sequence_surrogate, length_softmax, length_heights, maclaurin_weights, maclaurin_expectation, maxrl_expectation,
-        divergence, topk_divergence_, disco, hinge, recolour, kimi, kimi_loss, loss, likelihood, rto, prime_rows, rectified,
+        divergence, topk_divergence_, disco, hinge, recolour, kimi, kimi_loss, loss, likelihood, rto, prime_rows,
+        rectified,
     )
 }  # fmt: skip
 
 
 def as_tensors(numbers: Any) -> list[Tensor]:
-    if isinstance(numbers, list | tuple) and numbers and isinstance(numbers[0], list | tuple | Tensor):
-        return [torch.as_tensor(row, dtype=torch.float64) for row in numbers]
+    if isinstance(numbers, list | tuple):
+        rows = cast("Sequence[Any]", numbers)
+        if rows and isinstance(rows[0], list | tuple | Tensor):
+            return [torch.as_tensor(row, dtype=torch.float64) for row in rows]
     if isinstance(numbers, Tensor) and numbers.dim() == 2:
         return [row.double() for row in numbers]
     return [torch.as_tensor(numbers, dtype=torch.float64)]
