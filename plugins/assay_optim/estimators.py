@@ -12,7 +12,9 @@ from assay.component import Options
 from assay.protocols import Needs, Regulariser, Sidecar
 from assay_optim.credit import generalised_advantage, token_rewards
 from assay_optim.masked import (
+    ZERO_STD,
     group_max,
+    group_min,
     listed,
     needed,
     over_groups,
@@ -163,6 +165,55 @@ class Disco(Options):
         share = (powers / total.where(total > 0, 1.0)).to(scores.dtype)
         weights = (size / n_positive.clamp(min=1)).where(positive, 0.0) - size * share
         return weights.where((n_positive > 0) & (n_negative > 0), 0.0)
+
+
+class BestWorst(Options):
+    """Online DPO (arXiv 2402.04792, 2405.07863) as advantages: the best and the worst response of a group are a pair.
+
+    A = +- n_g b (sigma(-b h) - e) with h = (log pi/ref)(best) - (log pi/ref)(worst), n_g the group's size: the gradient
+    of DPO's mean over groups, with the aggregation `seq_mean_token_sum` and no ratio. Equal rewards give no pair.
+    """
+
+    beta: float = Field(default=0.1, gt=0.0)
+    """b."""
+    smoothing: float = Field(default=0.1, ge=0.0, lt=0.5)
+    """e: label smoothing (RLHFlow's script 0.1)."""
+    iteration: int = Field(default=0, ge=0)
+    """Updates after which the reference moves to the current policy; 0 keeps it."""
+
+    @property
+    def needs(self) -> Needs:
+        """The reference, and all log-probs of a group under the current policy."""
+        return Needs(logp_old=False, logp_ref=True, batch_logp=True, group_size_min=2, reference_every=self.iteration)
+
+    def advantages(self, batch: TrainBatch) -> TrainBatch:
+        """The batch with those at h = 0 (N,), which `rescore` replaces."""
+        return replace(batch, advantage=self._weights(batch, batch.reward.nan_to_num(nan=0.0) * 0.0))
+
+    def at_policy(self, batch: TrainBatch, logp: Tensor, ratio: Tensor) -> Tensor | None:
+        """(N,) for whole groups."""
+        reference = needed(batch.logp_ref, "logp_ref", "best_worst")
+        return self._weights(batch, row_sums(logp - zero_where_masked(reference, batch.mask), batch.mask))
+
+    def _weights(self, batch: TrainBatch, log_ratio: Tensor) -> Tensor:
+        there = (batch.mask.sum(dim=1) > 0) & batch.reward.isnan().logical_not()
+        reward = batch.reward.where(there, 0.0)
+        best = _first_of(reward, batch.group, there)
+        worst = _first_of(-reward, batch.group, there)
+        sign = best.to(reward.dtype) - worst.to(reward.dtype)
+        spread = over_groups(sign * reward, batch.group)
+        h = over_groups(sign * log_ratio, batch.group)
+        size = over_groups(there.to(h.dtype), batch.group)
+        # With smoothing e the slope is (1 - e) sigma(-b h) - e sigma(b h) = sigma(-b h) - e.
+        pull = size * self.beta * ((-self.beta * h).sigmoid() - self.smoothing)
+        return (sign * pull).where(spread > ZERO_STD, 0.0)
+
+
+def _first_of(values: Tensor, group: Tensor, there: Tensor) -> Tensor:
+    """(N,) bool: the first row that is there of each group that has its largest value."""
+    order = values.new_ones(len(values)).cumsum(0)
+    top = (values == group_max(values.where(there, -math.inf), group)) & there
+    return top & (order == group_min(order.where(top, math.inf), group))
 
 
 class RectifiedOptions(Options):

@@ -70,6 +70,7 @@ PARTS: tuple[Part, ...] = (
     _part("estimator", "maclaurin", estimators.Maclaurin),
     _part("estimator", "kimi", estimators.Kimi),
     _part("estimator", "disco", estimators.Disco),
+    _part("estimator", "best_worst", estimators.BestWorst),
     _part("estimator", "rectified", estimators.RectifiedOptions, estimators.build_rectified),
     _part("ratio", "none", ratio.NoRatio),
     _part("ratio", "token", ratio.TokenRatio),

@@ -260,6 +260,13 @@ PRESETS: tuple[Preset, ...] = (
         },
     ),
     Preset(
+        "online_dpo",
+        "DPO on the best and worst response of each group",
+        "arXiv 2405.07863",
+        {"estimator": "best_worst", "aggregation": "seq_mean_token_sum"},
+        reward_model="verifier or reward model",
+    ),
+    Preset(
         "rto",
         "PPO on token rewards of a DPO model",
         "arXiv 2404.18922",
