@@ -148,8 +148,8 @@ class TransformersEngine:
         prepared: list[tuple[RolloutRequest, tuple[int, ...]]] = []
         seen: set[str] = set()
         for request in requests:
-            if request.id in seen or request.id in self._deliver:
-                raise EngineError(f"request {request.id!r}: asked for twice; every request needs an id of its own")
+            if request.id in seen:
+                raise _twice(request)
             seen.add(request.id)
             key = request.task.model_dump_json(include={"messages"})
             if key not in rendered:
@@ -205,6 +205,9 @@ class TransformersEngine:
                 self._tell_drained()
 
     def _submit(self, prepared: Sequence[tuple[RolloutRequest, tuple[int, ...]]], deliver: Deliver) -> None:
+        for request, _ in prepared:
+            if request.id in self._deliver:
+                raise _twice(request)
         self._deliver.update((request.id, deliver) for request, _ in prepared)
         self._decoder.submit(prepared)
 
@@ -261,6 +264,10 @@ class _Text:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of these ids, special tokens left out, spaces as they were."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _twice(request: RolloutRequest) -> EngineError:
+    return EngineError(f"request {request.id!r}: asked for twice; every request needs an id of its own")
 
 
 def _positions(policy: PolicyModel) -> int | None:
