@@ -18,8 +18,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,8 +28,12 @@ from typing import Any, Literal, NamedTuple
 from pydantic import JsonValue
 
 from assay.component import BuildContext, Component
-from assay.contracts import Candidate, Limits, Verdict
+from assay.config.rewards import JudgingConfig, SourceEntry
+from assay.contracts import Candidate, Judgement, Limits, Verdict
 from assay.errors import ConfigError, PluginError
+from assay.judging import open_panel
+from assay.judging.workers import WorkerPool
+from assay.preflight import make_context
 from assay.protocols import RewardSource
 from assay.registry import Registry, component_from
 from assay.testing.cases import AtMost, Case, candidate, read_cases
@@ -59,6 +64,8 @@ class Suite:
     context: BuildContext = field(default_factory=BuildContext)
     module: str | None = None
     """The plugin's module, for the check in another process; None skips it."""
+    registry: Registry | None = None
+    """Where the guard finds the source again, for hostile texts in a worker process."""
     _limits: dict[str, Limits] = field(default_factory=dict[str, Limits])
 
     def build(self, options: Mapping[str, JsonValue]) -> RewardSource:
@@ -113,10 +120,14 @@ def run_reward_suite(
         registry = registry or Registry.load()
         component = registry.component("reward_source", name)
         module = registry.origin("reward_source", name).module
-    found = (
-        cases if isinstance(cases, Sequence) and not isinstance(cases, str) else read_cases(_path(cases, name, module))
-    )
-    suite = Suite(name, component, list(found), dict(options or {}), context or BuildContext(), module)
+    if cases is None or isinstance(cases, str | Path):
+        cases = read_cases(_path(cases, name, module))
+    with _context(context, registry) as usable:
+        suite = Suite(name, component, list(cases), dict(options or {}), usable, module, registry)
+        return _checks(suite, other_process, huge)
+
+
+def _checks(suite: Suite, other_process: bool, huge: int) -> list[CheckResult]:
     try:
         first = suite.verdicts()
     except Exception as error:  # a source may raise anything; here that is the finding
@@ -132,8 +143,23 @@ def run_reward_suite(
         _order_and_length(suite, first),
         _same_again(suite, first),
         _other_process(suite, first, asked=other_process),
-        _bounded(suite, huge),
+        _guarded(suite, huge) if suite.component.isolation == "process" and suite.registry else _bounded(suite, huge),
     ]
+
+
+@contextmanager
+def _context(context: BuildContext | None, registry: Registry | None) -> Generator[BuildContext, None, None]:
+    """The given context, or one with workers, sandboxes and engines that ends with the suite."""
+    if context is not None:
+        yield context
+        return
+    made = BuildContext() if registry is None else make_context(registry, base_dir=Path.cwd(), seed=0)
+    pool = WorkerPool(2)
+    made.workers = pool
+    try:
+        yield made
+    finally:
+        pool.close()
 
 
 def reward_suite(name: str, *, cases: str | Path | Sequence[Case] | None = None, **settings: Any) -> Callable[[], None]:
@@ -306,6 +332,39 @@ def _bounded(suite: Suite, huge: int) -> CheckResult:
     return result._replace(detail=f"{result.detail}; slowest {slowest:.2f} s of {limit_s:g} s")
 
 
+def _guarded(suite: Suite, huge: int) -> CheckResult:
+    """Hostile texts to a source in a killable worker: being cut off in time is as good as an answer."""
+    case = next((case for case in suite.cases if case.expect == "accept"), suite.cases[0])
+    entry = SourceEntry.model_validate({"use": suite.name, **suite.options, **case.options})
+    texts = list(hostile_texts(huge=huge))
+    slowest = 0.0
+    wrong: list[str] = []
+
+    def observe(_: Candidate, judgement: Judgement) -> None:
+        nonlocal slowest
+        slowest = max(slowest, judgement.latency_s)
+        name, limit_s = texts[int(judgement.rollout_id)][0], suite.limits(case).timeout_s
+        kind = judgement.verdict.evidence[0].summary if judgement.status == "failed" else ""
+        if kind and kind != "timed out":
+            wrong.append(f"{name}: {judgement.reason}")
+        elif judgement.latency_s > limit_s + SLACK_S:
+            wrong.append(f"{name}: {judgement.latency_s:.1f} s, more than its limit of {limit_s:g} s")
+
+    async def run() -> None:
+        assert suite.registry is not None
+        judging = JudgingConfig(workers=2, cache=False, on_unhealthy="mask")
+        async with open_panel(
+            [entry], registry=suite.registry, judging=judging, context=suite.context, observe=observe
+        ) as panel:
+            for index, (_, text) in enumerate(texts):
+                rollout = candidate(case.task, text).rollout.model_copy(update={"id": str(index)})
+                await panel.judge(case.task, rollout)
+
+    asyncio.run(run())
+    result = _result("bears hostile text", wrong, len(texts), "no text")
+    return result._replace(detail=f"{result.detail}; slowest {slowest:.2f} s of {suite.limits(case).timeout_s:g} s")
+
+
 def _judge_into(found: list[Verdict | BaseException], suite: Suite, case: Case, text: str) -> None:
     try:
         found.extend(suite.judge(case.options, [candidate(case.task, text)]))
@@ -376,12 +435,13 @@ def _replay() -> int:
     job = json.load(sys.stdin)
     component = component_from(job["module"], "reward_source", job["name"])
     cases = [Case.model_validate(case) for case in job["cases"]]
-    context = BuildContext(base_dir=Path(job["base_dir"]))
-    try:
-        verdicts = Suite(job["name"], component, cases, job["options"], context).verdicts()
-    except PluginError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    with _context(None, Registry.load()) as context:
+        context.base_dir = Path(job["base_dir"])
+        try:
+            verdicts = Suite(job["name"], component, cases, job["options"], context).verdicts()
+        except PluginError as error:
+            sys.stderr.write(f"{error}\n")
+            return 2
     sys.stdout.write("".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))
     return 0
 
