@@ -1,8 +1,16 @@
 """Fixtures that several folders of tests share."""
 
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from assay.component import BuildContext
+from assay.errors import SandboxError
+from assay_sandboxes import assay_sandboxes
+from assay_sandboxes.sandbox import JailedSandbox
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +20,25 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the specification's folder {folder.name!r} is not beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def open_tier() -> Iterator[Callable[..., JailedSandbox]]:
+    """A function that opens a sandbox tier by name and options once and keeps it, or skips where its probe fails."""
+    opened: dict[str, JailedSandbox] = {}
+
+    def get(name: str, **options: Any) -> JailedSandbox:
+        key = f"{name} {sorted(options.items())}"
+        if key not in opened:
+            component = {each.name: each for each in assay_sandboxes()}[name]
+            try:
+                sandbox = component.build(component.config(**options), BuildContext())
+            except SandboxError as error:
+                pytest.skip(f"the sandbox {name!r} does not work here: {error}")
+            assert isinstance(sandbox, JailedSandbox)
+            opened[key] = sandbox
+        return opened[key]
+
+    yield get
+    for sandbox in opened.values():
+        asyncio.run(sandbox.aclose())

@@ -6,7 +6,6 @@ Everything here blocks and belongs to one thread. A jail that dies, answers nons
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from assay.errors import SandboxError
@@ -79,18 +78,14 @@ class Jail:
         """Version of the interpreter inside."""
         return str(self.greeting["python"])
 
-    def ask(
-        self, messages: list[dict[str, Any]], *, wall_s: float, on_say: Callable[[str], None] | None = None
-    ) -> dict[str, Any]:
-        """Send `messages`, the last of which is a request, and return its answer; `on_say` gets what comes between."""
+    def ask(self, messages: list[dict[str, Any]], *, wall_s: float) -> dict[str, Any]:
+        """Send `messages`, the last of which is a request, and return its answer."""
         deadline = time.monotonic() + wall_s + GRACE_S
         request = self.send(messages, wall_s=wall_s)
         while True:
             answer = self.receive(deadline)
             if answer.get("id") == request:
                 return answer
-            if on_say is not None and "say" in answer:
-                on_say(str(answer["say"]))
 
     def send(self, messages: list[dict[str, Any]], *, wall_s: float) -> int:
         """Send `messages`, number the last one, and return its number."""

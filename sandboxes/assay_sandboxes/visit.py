@@ -138,6 +138,9 @@ class Slot:
                 if what == "source":
                     return self._plain("build_failed", f"the program is longer than {limit} KiB")
                 raise SandboxError(f"sandbox {self._backend.name!r}: a {what} of more than {limit} KiB")
+        for name in job.files:
+            if name.startswith("/") or ".." in name.split("/") or "\0" in name or not name:
+                raise SandboxError(f"sandbox {self._backend.name!r}: a file {name!r} outside the work folder")
         if "\0" in job.source:
             return self._plain("build_failed", "the program holds a NUL character")
         return None

@@ -1,0 +1,232 @@
+"""Jails as a pool: replacement, retries, cancelling, and that nothing is left behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from assay.component import BuildContext
+from assay.contracts.sandbox import Job, JobLimits
+from assay.errors import SandboxError
+from assay_sandboxes.home import PREFIX, owner, sweep
+from assay_sandboxes.options import BubblewrapOptions, LandlockOptions, SubprocessOptions
+from assay_sandboxes.plugin import build_bubblewrap, build_landlock, build_subprocess
+from assay_sandboxes.sandbox import JailedSandbox
+
+OpenTier = Callable[..., JailedSandbox]
+PRINTS_42 = Job(source="print(42)")
+
+
+def _open_landlock(slots: int = 1) -> JailedSandbox:
+    try:
+        sandbox = build_landlock(LandlockOptions(slots=slots), BuildContext())
+    except SandboxError as error:
+        pytest.skip(str(error))
+    assert isinstance(sandbox, JailedSandbox)
+    return sandbox
+
+
+def _open_bubblewrap(slots: int = 1) -> JailedSandbox:
+    try:
+        sandbox = build_bubblewrap(BubblewrapOptions(slots=slots), BuildContext())
+    except SandboxError as error:
+        pytest.skip(str(error))
+    assert isinstance(sandbox, JailedSandbox)
+    return sandbox
+
+
+def _below_us() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def _folders() -> set[str]:
+    return {each.name for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}-{os.getpid()}-*")}
+
+
+@pytest.mark.bubblewrap
+def test_a_killed_zygote_costs_one_retry() -> None:
+    sandbox = _open_bubblewrap()
+
+    async def run() -> None:
+        assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
+        running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(0.6)\nprint(42)")))
+        await asyncio.sleep(0.3)
+        for process in _below_us():
+            process.kill()
+        result = await running
+        assert (result.outcome, result.stdout) == ("exited", "42\n")
+        await sandbox.aclose()
+
+    before = {each.pid for each in _below_us()}
+    asyncio.run(run())
+    assert {each.pid for each in _below_us()} <= before
+
+
+@pytest.mark.bubblewrap
+def test_nothing_is_left_after_closing() -> None:
+    folders, processes = _folders(), {each.pid for each in _below_us()}
+    sandbox = _open_bubblewrap(slots=2)
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(6):
+                group.create_task(sandbox.run(PRINTS_42))
+        assert len(_folders()) == len(folders) + 1
+        await sandbox.aclose()
+        await sandbox.aclose()
+
+    asyncio.run(run())
+    assert _folders() == folders
+    assert {each.pid for each in _below_us()} <= processes
+
+
+@pytest.mark.bubblewrap
+def test_nothing_runs_on_after_the_owner_is_killed_and_a_sweep_removes_its_folder() -> None:
+    program = (
+        "import asyncio, sys\nfrom assay.component import BuildContext\nfrom assay.contracts.sandbox import Job\n"
+        "from assay_sandboxes.options import BubblewrapOptions\nfrom assay_sandboxes.plugin import build_bubblewrap\n"
+        "sandbox = build_bubblewrap(BubblewrapOptions(), BuildContext())\nprint('ready', flush=True)\n"
+        "asyncio.run(sandbox.run(Job(source='import time\\ntime.sleep(60)')))\n"
+    )
+    owner_process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert owner_process.stdout is not None
+    if owner_process.stdout.readline() != "ready\n":
+        owner_process.wait()
+        owner_process.stdout.close()
+        pytest.skip("bubblewrap does not work here")
+    time.sleep(0.5)
+    below = psutil.Process(owner_process.pid).children(recursive=True)
+    assert below
+    owner_process.send_signal(signal.SIGKILL)
+    owner_process.wait()
+    owner_process.stdout.close()
+    _, alive = psutil.wait_procs(below, timeout=5)
+    assert alive == []
+    left = list(Path(tempfile.gettempdir()).glob(f"{PREFIX}-{owner_process.pid}-*"))
+    assert len(left) == 1
+    assert sweep() >= 1
+    assert not left[0].exists()
+
+
+def test_a_sweep_leaves_the_living_alone() -> None:
+    pid, started = owner()
+    mine = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{pid}-{started}-"))
+    sweep()
+    assert mine.is_dir()
+    mine.rmdir()
+
+
+def test_a_jail_with_something_left_in_it_is_replaced() -> None:
+    folders = _folders()
+    sandbox = _open_landlock()
+    slot = sandbox._candidates[0].slot  # pyright: ignore[reportPrivateUsage]
+
+    async def run() -> None:
+        starts = slot.starts
+        await sandbox.run(PRINTS_42)
+        assert slot.starts == starts
+        await sandbox.run(Job(source="import os\nfor n in range(200):\n    os.mkdir('d'); os.chdir('d')\n"))
+        assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
+        assert slot.starts == starts + 1
+        await sandbox.aclose()
+
+    asyncio.run(run())
+    assert _folders() == folders
+
+
+def test_a_cancelled_job_frees_its_slot_at_once() -> None:
+    sandbox = _open_landlock()
+
+    async def run() -> None:
+        limits = JobLimits(wall_s=60)
+        running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(60)", limits=limits)))
+        await asyncio.sleep(0.3)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        async with asyncio.timeout(20):
+            assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
+        await sandbox.aclose()
+
+    asyncio.run(run())
+
+
+def test_more_jobs_than_slots_all_run_and_one_that_waits_can_be_cancelled() -> None:
+    sandbox = _open_landlock(slots=2)
+
+    async def run() -> None:
+        jobs = [asyncio.create_task(sandbox.run(Job(source=f"print({n})"))) for n in range(30)]
+        await asyncio.sleep(0)
+        jobs[-1].cancel()
+        results = [await job for job in jobs[:-1]]
+        assert [result.stdout for result in results] == [f"{n}\n" for n in range(29)]
+        await sandbox.aclose()
+
+    asyncio.run(run())
+
+
+def test_one_sandbox_serves_several_event_loops() -> None:
+    sandbox = _open_landlock()
+    for _ in range(3):
+        assert asyncio.run(sandbox.run(PRINTS_42)).stdout == "42\n"
+    asyncio.run(sandbox.aclose())
+
+
+def test_a_closed_sandbox_says_so() -> None:
+    sandbox = build_subprocess(SubprocessOptions(unsafe=True), BuildContext())
+    asyncio.run(sandbox.aclose())
+    with pytest.raises((SandboxError, RuntimeError), match=r"closed|shutdown"):
+        asyncio.run(sandbox.run(PRINTS_42))
+
+
+def test_a_program_that_is_too_long_or_holds_nul_is_not_run(open_tier: OpenTier) -> None:
+    sandbox = open_tier("landlock")
+    for source in ("print(1)\0", "#" + "x" * (10 << 20)):
+        result = asyncio.run(sandbox.run(Job(source=source)))
+        assert result.outcome == "build_failed"
+        assert result.detail
+    with pytest.raises(SandboxError, match="outside the work folder"):
+        asyncio.run(sandbox.run(Job(source="", files={"../x": ""})))
+
+
+def test_bytes_that_are_no_text_come_back_as_escapes(open_tier: OpenTier) -> None:
+    sandbox = open_tier("landlock")
+    result = asyncio.run(sandbox.run(Job(source="import os\nos.write(1, b'a\\xff\\n')")))
+    assert result.stdout == "a\\xff\n"
+
+
+@pytest.mark.slow
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize("apart", [True, False])
+def test_ten_thousand_jobs_leave_the_zygote_as_it_was(apart: bool) -> None:
+    options = BubblewrapOptions(slots=1, namespaces_per_job=apart, recycle_after=1_000_000)
+    sandbox = build_bubblewrap(options, BuildContext())
+    assert isinstance(sandbox, JailedSandbox)
+
+    def state() -> tuple[int, int, int]:
+        zygote = next(each for each in _below_us() if not each.children() and "zygote" in " ".join(each.cmdline()))
+        return zygote.memory_info().rss, zygote.num_fds(), len(_below_us())
+
+    async def run() -> None:
+        for _ in range(200):
+            await sandbox.run(PRINTS_42)
+        memory, descriptors, processes = state()
+        sources = ("print(42)", "x = [0] * 100_000\nprint(42)", "open('f', 'w').write('x' * 9999)\nprint(42)")
+        for number in range(10_000):
+            result = await sandbox.run(Job(source=sources[number % 3]))
+            assert result.stdout == "42\n"
+        after = state()
+        assert after[0] <= memory * 1.05
+        assert after[1:] == (descriptors, processes)
+        assert sandbox._candidates[0].slot.starts == 1  # pyright: ignore[reportPrivateUsage]
+        await sandbox.aclose()
+
+    asyncio.run(run())
