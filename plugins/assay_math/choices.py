@@ -14,7 +14,9 @@ _LETTER = re.compile(
 )
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}|\\(?:mathrm|textbf|mathbf)\s*\{([^{}]*)\}|[{}$]")
 _OTHERS = re.compile(r"^\s*(?:,|/|&|、)?\s*\(?\s*(?:and\b|or\b|或|和|[,/&、])\s*\(?\s*[A-J]\b", re.IGNORECASE)
-_REASONS = re.compile(r"^\s*(?:,|\.|:|;|\)|。|，|：|-|–|—|$|because\b|since\b|as\b|is\s+(?:correct|right|the)\b|\()", re.IGNORECASE)
+_REASONS = re.compile(
+    r"^\s*(?:,|\.|:|;|\)|。|，|：|-|–|—|$|because\b|since\b|as\b|is\s+(?:correct|right|the)\b|\()", re.IGNORECASE
+)
 
 
 def option_texts(facts: Mapping[str, JsonValue]) -> dict[str, str]:
@@ -28,13 +30,11 @@ def option_texts(facts: Mapping[str, JsonValue]) -> dict[str, str]:
     listed = [str(item) for item in given[: len(letters)]]
     if all(re.fullmatch(r"\(?[A-J]\)?", item) for item in listed):
         return {item.strip("()"): "" for item in listed}
-    return {
-        letter: re.sub(rf"^\(?{letter}[).:]\s*", "", text) for letter, text in zip(letters, listed, strict=False)
-    }
+    return {letter: re.sub(rf"^\(?{letter}[).:]\s*", "", text) for letter, text in zip(letters, listed, strict=False)}
 
 
 def gold_letter(text: str) -> str | None:
-    """The letter of a gold such as `C`, `(C)` or `\\text{(C)}`, or None."""
+    r"""The letter of a gold such as `C`, `(C)` or `\text{(C)}`, or None."""
     bare = _TEXT.sub(lambda m: m[1] or m[2] or "", text).strip()
     match = re.fullmatch(r"\(?\s*([A-J])\s*\)?\.?", bare)
     return match[1] if match else None

@@ -4,7 +4,7 @@ Nothing is rounded absolutely: tiny and huge numbers are compared by their signi
 """
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from assay_math.expression import Node
 from assay_math.numeric import approximate
@@ -53,7 +53,7 @@ def terminates(value: Fraction) -> bool:
 
 
 def agrees(decimal: Decimal, exact: Fraction | None, node: Node, *, digits: int) -> bool:
-    """Whether `decimal` is a fair writing of the value of `node` (`exact` where that is rational), other than equal to it.
+    """Whether `decimal` is a fair writing of the value of `node` (`exact` where that is rational), though not equal.
 
     With at least `digits` significant digits it must round or cut the value correctly at that digit. A value whose own
     expansion ends must be met exactly, but for the noise of binary floating point.
@@ -88,8 +88,8 @@ def _exponent(value: Fraction) -> int:
     return guess if Fraction(10) ** guess <= value else guess - 1
 
 
-def _fraction(value: object) -> Fraction:
-    from mpmath.libmp import to_rational  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-    top, bottom = to_rational(value._mpf_)  # type: ignore[attr-defined]  # pyright: ignore
-    return Fraction(int(top), int(bottom))
+def _fraction(value: Any) -> Fraction:
+    """An mpmath number as the exact fraction that it stands for."""
+    sign, mantissa, exponent, _ = value._mpf_
+    size = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    return -size if sign else size

@@ -61,7 +61,7 @@ class Node(NamedTuple):
 
     def walk(self) -> Iterator["Node"]:
         """This node and everything below it, without recursion."""
-        stack = [self]
+        stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             yield node
@@ -85,3 +85,8 @@ def negate(node: Node) -> Node:
     if node.op == "number":
         return Node("number", (), node.name and "-" + node.name, -node.number)
     return Node("negate", (node,))
+
+
+def multiplied(factors: list[Node]) -> Node:
+    """The product of one or more factors."""
+    return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))

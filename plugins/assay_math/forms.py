@@ -10,7 +10,9 @@ from assay_math.quantities import quantity
 from assay_math.reading import Answer
 
 _ASKS = re.compile(
-    r"\b(?:simplify|expand|factor(?:ise|ize)?|evaluate|compute|calculate|find|determine|rewrite|express|solve|what is)\b", re.IGNORECASE
+    r"\b(?:simplify|expand|factor(?:ise|ize)?|evaluate|compute|calculate|find|determine|rewrite|express|solve|"
+    r"what is)\b",
+    re.IGNORECASE,
 )
 _OPERATION = re.compile(r"[-+*/^]|\\(?:frac|sqrt|cdot|times|binom)|!")
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["number", "base", "text", "command", "word", "letter", "symbol", "end"]
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """An answer cannot be read; the message says in one line what stands in the way."""
 
 
@@ -47,7 +47,7 @@ class Tokens(NamedTuple):
 
 
 def lex(text: str, *, groups: bool = True) -> Tokens:
-    """The tokens of normalised `text`; raises `Unreadable` at the first character that is not mathematics.
+    """The tokens of normalised `text`; raises `UnreadableError` at the first character that is not mathematics.
 
     With `groups`, digits in groups of three are one number outside brackets (`1,234,567`); inside brackets a comma
     always separates, as in `(1,234)`.
@@ -60,7 +60,7 @@ def lex(text: str, *, groups: bool = True) -> Tokens:
         pattern = _WITH_GROUPS if groups and depth == 0 else _PLAIN
         match = pattern.match(text, position)
         if match is None:
-            raise Unreadable(_describe(text[position]))
+            raise UnreadableError(_describe(text[position]))
         position = match.end()
         kind = match.lastgroup
         found = match.group()
@@ -83,7 +83,7 @@ def lex(text: str, *, groups: bool = True) -> Tokens:
             items.append(Token(kind, found, space))  # pyright: ignore[reportArgumentType]  # the group names are kinds
         space = False
         if len(items) > MAX_TOKENS:
-            raise Unreadable(f"more than {MAX_TOKENS} tokens")
+            raise UnreadableError(f"more than {MAX_TOKENS} tokens")
     items.append(Token("end", "", space))
     return Tokens(tuple(items), grouped)
 

@@ -9,16 +9,44 @@ import unicodedata
 
 _SUPER = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ⁽⁾", "0123456789+-ni()", strict=True))
 _SUB = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋", "0123456789+-", strict=True))
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma tau "
-    "upsilon phi chi psi omega"
-).split()
+_GREEK = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "omicron",
+    "pi",
+    "rho",
+    "varsigma",
+    "sigma",
+    "tau",
+    "upsilon",
+    "phi",
+    "chi",
+    "psi",
+    "omega",
+]
 
 
 def _table() -> dict[int, str]:
     table: dict[int, str] = {0xFF01 + k: chr(0x21 + k) for k in range(94)}
     table.update({0x3B1 + k: f"\\{name} " for k, name in enumerate(_GREEK)})
-    table.update({ord(c): " " for c in "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"})
+    table.update(
+        {
+            ord(c): " "
+            for c in "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+        }
+    )
     pairs = {
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "‒": "-", "﹣": "-",
         "×": "\\times ", "⋅": "\\cdot ", "·": "\\cdot ", "∙": "\\cdot ", "÷": "\\div ", "∗": "*", "⁄": "/", "∕": "/",
@@ -54,7 +82,7 @@ _COMMAND = re.compile(
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|quad|qquad|thinspace|enspace|noindent|strut)(?![a-zA-Z])"
     r"|\\(?:hspace|vspace|hskip|color|textcolor|phantom|hphantom|vphantom|label|tag)\*?\s*\{[^{}]*\}"
     r"|\\(?:boxed|fbox|bm|boldsymbol|mathbf|mathit|mathsf|mathcal|ensuremath|bf|it|rm|cal)(?![a-zA-Z])"
-    r"|\\[,;:>\s]|~|\\[()\[\]]"
+    r"|\\[,;:>\s]|~|\\[()\[\]]|\\(?=\d)"
     r"|\\(?:d|t|c)frac(?![a-zA-Z])|\\degrees?(?![a-zA-Z])"
     r"|\\(?:text(?:bf|it|rm|sf|tt|normal|up)|mbox|hbox|mathrm|mathtext|operatorname\*?)\s*(?=\{)"
     r"|\\text\s+(?=\{)"
@@ -68,7 +96,7 @@ def _command(match: re.Match[str]) -> str:
     found = match.group()
     if found.startswith("\\\\"):
         return "\\\\ "
-    if found.startswith(",") or found in ("\\!", "{,}") or found.startswith("{,}"):
+    if found.startswith((",", "{,}")) or found == "\\!":
         # `{,}` before a group of three separates thousands; before anything else it is a decimal comma.
         three = found.startswith(",") or found == "\\!" or re.match(r"\d{3}(?!\d)", match.string[match.end() :][:4])
         return "" if three else ","
@@ -80,7 +108,7 @@ def _command(match: re.Match[str]) -> str:
         return "\\text" if not found.startswith("\\textcolor") and not found.startswith("\\textstyle") else ""
     if found.startswith(("\\left", "\\right", "\\middle", "\\big", "\\Big")):
         return " " if found.rstrip().endswith(".") else ""
-    if found in ("\\(", "\\)", "\\[", "\\]"):
+    if found in ("\\(", "\\)", "\\[", "\\]", "\\"):
         return ""
     return " "
 

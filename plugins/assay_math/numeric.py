@@ -21,16 +21,18 @@ _AGREE = 45
 _MAX_LOG = 200_000.0
 """Largest binary logarithm of a power that is evaluated."""
 _MAX_GAMMA = 10_000
+_MAX_EQUAL = 10**12
 
 Mode = Literal["positive", "negative", "integer"]
 _TRIALS: tuple[tuple[Mode, int], ...] = (
-    ("positive", 1), ("positive", 2), ("negative", 3), ("integer", 4), ("positive", 5), ("negative", 6), ("integer", 7), ("integer", 8),
+    ("positive", 1), ("positive", 2), ("negative", 3), ("integer", 4), ("positive", 5), ("negative", 6), ("integer", 7),
+    ("integer", 8),
 )  # fmt: skip
 
 _local = threading.local()
 
 
-class NoValue(Exception):
+class NoValueError(Exception):
     """The expression has no value at this point, or one that is too costly to compute."""
 
 
@@ -62,11 +64,12 @@ def agree(left: Node, right: Node) -> Agreement:
         try:
             a = evaluator.value(left, mode, trial)
             b = evaluator.value(right, mode, trial)
-        except NoValue:
+        except NoValueError:
             continue
         if not evaluator.same(a, b):
             return Agreement("different", defined + 1)
-        defined += 1
+        # 60 digits cannot tell very large numbers apart that differ by a little.
+        defined += bool(max(abs(a), abs(b)) < _MAX_EQUAL)
     if constant and defined:
         return Agreement("equal", 1)
     return Agreement("equal" if defined >= 3 else "unknown", defined)
@@ -76,7 +79,7 @@ def approximate(node: Node) -> Any | None:
     """The value of a constant expression to 60 digits (an mpmath number), or None where it has none."""
     try:
         return _Evaluator(_context(), real=not _has_imaginary(node)).value(node, "positive", 1)
-    except NoValue:
+    except NoValueError:
         return None
 
 
@@ -98,6 +101,8 @@ class _Evaluator:
     def __init__(self, context: Any, *, real: bool) -> None:
         self.mp = context
         self.real = real
+        self.mode: Mode = "positive"
+        self.trial = 0
 
     def same(self, a: Any, b: Any) -> bool:
         scale = max(abs(a), abs(b))
@@ -115,17 +120,17 @@ class _Evaluator:
         try:
             return self.checked(self._value(node))
         except (ZeroDivisionError, ValueError, OverflowError, TypeError, ArithmeticError) as error:
-            raise NoValue(str(error)) from None
+            raise NoValueError(str(error)) from None
 
     def checked(self, value: Any) -> Any:
         if not self.mp.isfinite(value):
-            raise NoValue("not finite")
+            raise NoValueError("not finite")
         return value
 
     def _value(self, node: Node) -> Any:
         method = getattr(self, f"_{node.op}", None)
         if method is None:
-            raise NoValue(f"no value for {node.op}")
+            raise NoValueError(f"no value for {node.op}")
         return method(node)
 
     def _number(self, node: Node) -> Any:
@@ -150,7 +155,7 @@ class _Evaluator:
             return +self.mp.e
         if node.name == "i":
             return self.mp.mpc(0, 1)
-        raise NoValue("infinity")
+        raise NoValueError("infinity")
 
     def _add(self, node: Node) -> Any:
         total = self._value(node.args[0])
@@ -172,7 +177,7 @@ class _Evaluator:
     def _divide(self, node: Node) -> Any:
         bottom = self._value(node.args[1])
         if abs(bottom) < self.mp.mpf(10) ** -_AGREE:
-            raise NoValue("a division by zero")
+            raise NoValueError("a division by zero")
         return self._value(node.args[0]) / bottom
 
     def _percent(self, node: Node) -> Any:
@@ -185,10 +190,10 @@ class _Evaluator:
         base, exponent = self._value(node.args[0]), self._value(node.args[1])
         if base == 0:
             if self.mp.re(exponent) <= 0:
-                raise NoValue("a power of zero")
+                raise NoValueError("a power of zero")
             return base
         if abs(exponent) * abs(self.mp.log(abs(base), 2)) > _MAX_LOG:
-            raise NoValue("too large")
+            raise NoValueError("too large")
         whole = self.mp.im(exponent) == 0 and self.mp.re(exponent) == self.mp.floor(self.mp.re(exponent))
         if self.real and not whole and base < 0:
             return self._odd_root(node.args[1], -base, exponent)
@@ -196,18 +201,20 @@ class _Evaluator:
 
     def _odd_root(self, written: Node, size: Any, exponent: Any) -> Any:
         """A negative number to `p/q` with odd q, written as a fraction of two integers: the real root."""
-        if written.op == "divide" and all(part.op == "number" and part.number.denominator == 1 for part in written.args):
+        if written.op == "divide" and all(
+            part.op == "number" and part.number.denominator == 1 for part in written.args
+        ):
             top, bottom = written.args[0].number, written.args[1].number
             if bottom % 2 == 1:
                 return size**exponent * (-1 if top % 2 == 1 else 1)
-        raise NoValue("a root of a negative number")
+        raise NoValueError("a root of a negative number")
 
     def _root(self, node: Node) -> Any:
         inner, degree = self._value(node.args[0]), self._value(node.args[1])
         if self.real and inner < 0:
             if degree == self.mp.floor(degree) and int(degree) % 2 == 1:
                 return -self.mp.root(-inner, int(degree))
-            raise NoValue("a root of a negative number")
+            raise NoValueError("a root of a negative number")
         return self.mp.sqrt(inner) if degree == 2 else inner ** (1 / degree)
 
     def _absolute(self, node: Node) -> Any:
@@ -222,13 +229,13 @@ class _Evaluator:
     def _factorial(self, node: Node) -> Any:
         inner = self._value(node.args[0])
         if abs(inner) > _MAX_GAMMA:
-            raise NoValue("too large")
+            raise NoValueError("too large")
         return self.mp.gamma(inner + 1)
 
     def _binomial(self, node: Node) -> Any:
         top, bottom = (self._value(part) for part in node.args)
         if abs(top) > _MAX_GAMMA or abs(bottom) > _MAX_GAMMA:
-            raise NoValue("too large")
+            raise NoValueError("too large")
         return self.mp.binomial(top, bottom)
 
     def _call(self, node: Node) -> Any:
@@ -238,13 +245,13 @@ class _Evaluator:
             return method(*values)
         name = _NAMES.get(node.name)
         if name is None or len(values) != 1:
-            raise NoValue(f"no value for {node.name}")
+            raise NoValueError(f"no value for {node.name}")
         (value,) = values
         if abs(value) > _MAX_LOG:
-            raise NoValue("too large")
+            raise NoValueError("too large")
         result = getattr(self.mp, name)(value)
         if self.real and self.mp.im(result) != 0:
-            raise NoValue("not real")
+            raise NoValueError("not real")
         return result
 
     def _call_log(self, value: Any, base: Any = 10) -> Any:
@@ -252,12 +259,12 @@ class _Evaluator:
 
     def _call_ln(self, value: Any) -> Any:
         if self.real and value <= 0:
-            raise NoValue("a logarithm of a number that is not positive")
+            raise NoValueError("a logarithm of a number that is not positive")
         return self.mp.log(value)
 
     def _call_exp(self, value: Any) -> Any:
         if abs(value) > _MAX_LOG:
-            raise NoValue("too large")
+            raise NoValueError("too large")
         return self.mp.exp(value)
 
     def _call_max(self, *values: Any) -> Any:
@@ -268,7 +275,7 @@ class _Evaluator:
 
     def _whole(self, values: tuple[Any, ...]) -> list[int]:
         if any(value != self.mp.floor(value) or abs(value) > 10**15 for value in values):
-            raise NoValue("not whole")
+            raise NoValueError("not whole")
         return [int(value) for value in values]
 
     def _call_gcd(self, *values: Any) -> Any:

@@ -35,8 +35,9 @@ class MathPolicy(Options):
     units: Literal["convert", "same", "required", "ignore"] = "convert"
     """`convert`: units of one dimension are converted, a missing unit is fine; `same`: written units must be the same;
     `required`: as `same`, and a unit of the gold may not be missing; `ignore`: units are not looked at."""
-    percent: Literal["value", "bare"] = "value"
-    """`value`: p% is p/100 and nothing else; `bare`: p alone also counts where the other side is p%."""
+    percent: Literal["auto", "value", "bare"] = "auto"
+    """`value`: p% is p/100 and nothing else; `bare`: p alone also counts where the other side is p%; `auto`: bare where
+    the question itself asks for a percentage and the gold is larger than 1."""
     order: Literal["auto", "any", "strict"] = "auto"
     """`auto`: sets and plain lists ignore order, parenthesised tuples keep it; else the same rule for both."""
     decimal_comma: Literal["auto", "always", "never"] = "auto"

@@ -5,10 +5,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from assay_math.expression import Node
-from assay_math.lexer import Unreadable
+from assay_math.lexer import UnreadableError
 from assay_math.normalise import normalise
-from assay_math.parser import FUNCTIONS, parse
+from assay_math.parser import parse
 from assay_math.units import is_unit_word
+from assay_math.vocabulary import FUNCTIONS
 
 _CACHED_CHARS = 400
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
@@ -20,7 +21,29 @@ _EDGES = " \t\n.,;:!?\"'`*()[]{}。"
 _CLOCK = re.compile(r"\b([ap])\s?\.?\s?m\b\.?", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d+),(\d+)(?![\d,])")
 _SHORT = frozenset(
-    "yes no odd even true false none east west north south up down red all any neither both left right never".split()
+    [
+        "yes",
+        "no",
+        "odd",
+        "even",
+        "true",
+        "false",
+        "none",
+        "east",
+        "west",
+        "north",
+        "south",
+        "up",
+        "down",
+        "red",
+        "all",
+        "any",
+        "neither",
+        "both",
+        "left",
+        "right",
+        "never",
+    ]
 )
 
 
@@ -63,7 +86,7 @@ def _read(source: str) -> Answer:
         return _read(wrapped[1])._replace(source=source)
     try:
         node, tokens = parse(text)
-    except (Unreadable, RecursionError) as error:
+    except (UnreadableError, RecursionError) as error:
         if looks_like_language(text):
             return Answer(source, text, Node("text", (), text_form(text)))
         return Answer(source, text, None, problem=str(error) or "nesting too deep")
@@ -80,7 +103,24 @@ def _read(source: str) -> Answer:
 
 
 _ARITHMETIC = frozenset(
-    "add multiply negate divide power root call absolute floor ceil factorial binomial plus_minus degree percent unit".split()
+    [
+        "add",
+        "multiply",
+        "negate",
+        "divide",
+        "power",
+        "root",
+        "call",
+        "absolute",
+        "floor",
+        "ceil",
+        "factorial",
+        "binomial",
+        "plus_minus",
+        "degree",
+        "percent",
+        "unit",
+    ]
 )
 
 
@@ -102,7 +142,7 @@ def _balanced(text: str) -> bool:
 def _parsed(text: str, *, groups: bool = True) -> Node | None:
     try:
         return parse(text, groups=groups)[0]
-    except (Unreadable, RecursionError):
+    except (UnreadableError, RecursionError):
         return None
 
 
@@ -132,9 +172,10 @@ def looks_like_language(text: str) -> bool:
     bare = re.sub(r"\\[a-zA-Z]+", " ", _TEXT.sub(r" \1 ", text))
     if any(not character.isprintable() and not character.isspace() for character in bare):
         return False
-    return any((len(run) >= 3 and run not in FUNCTIONS and not is_unit_word(run)) or not run.isascii() for run in _RUN.findall(bare)) or bool(
-        _CLOCK.search(bare) or re.search(r"(?<!\d)\d{1,2}(?:[:.]\d\d)?\s*[ap]\.", bare)
-    )
+    return any(
+        (len(run) >= 3 and run not in FUNCTIONS and not is_unit_word(run)) or not run.isascii()
+        for run in _RUN.findall(bare)
+    ) or bool(_CLOCK.search(bare) or re.search(r"(?<!\d)\d{1,2}(?:[:.]\d\d)?\s*[ap]\.", bare))
 
 
 @lru_cache(maxsize=4_096)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from assay_math import algebra
 from assay_math.expression import INFINITY, Node, negate, number
 from assay_math.numeric import approximate
+from assay_math.polynomials import TooCostlyError, UndefinedError
 
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
@@ -70,7 +71,9 @@ def is_region(node: Node) -> bool:
 
 
 def _is_condition(node: Node) -> bool:
-    return node.op == "relation" and any(sign in ("<", ">", "<=", ">=", "in", "notin", "!=") for sign in node.name.split())
+    return node.op == "relation" and any(
+        sign in ("<", ">", "<=", ">=", "in", "notin", "!=") for sign in node.name.split()
+    )
 
 
 def _place(node: Node) -> float | None:
@@ -133,9 +136,9 @@ def complement(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
     low = _BOTTOM
     for segment in segments:
         high = End(segment.low.place, not segment.low.closed, segment.low.node)
-        if high.place > low.place or (high.place == low.place and high.closed and low.closed):
-            if high.place > -math.inf:
-                found.append(Segment(low, high))
+        holds = high.place > low.place or (high.place == low.place and high.closed and low.closed)
+        if holds and high.place > -math.inf:
+            found.append(Segment(low, high))
         low = End(segment.high.place, not segment.high.closed, segment.high.node)
     if low.place < math.inf:
         found.append(Segment(low, _TOP))
@@ -202,7 +205,7 @@ def _half_line(left: Node, sign: str, right: Node) -> Region | None:
         return _ray(left.name, sign, right)
     try:
         difference = algebra.form(Node("add", (left, negate(right))))
-    except (algebra.TooCostly, algebra.Undefined):
+    except (TooCostlyError, UndefinedError):
         return None
     names = [name for name in difference.generators if name.startswith("n:")]
     top, bottom = difference.ratio

@@ -31,7 +31,11 @@ class MathVerifySource:
         self.options = options
         self.workers = context.workers
         self.limits = Limits(
-            max_batch=1, concurrency=2, timeout_s=options.wall_s * 4 + 30, memory_mib=options.memory_mib, limit_fault="candidate"
+            max_batch=1,
+            concurrency=2,
+            timeout_s=options.wall_s * 4 + 30,
+            memory_mib=options.memory_mib,
+            limit_fault="candidate",
         )
 
     def check_task(self, task: Task) -> str | None:
@@ -51,8 +55,12 @@ class MathVerifySource:
         if isinstance(gold, BadGold):
             return bad_gold_verdict(gold)
         if self.workers is None:
-            return Verdict.abstain("no_workers", fault="ours", evidence="no worker pool was given to run math-verify in")
-        limits = ResourceLimits(wall_s=self.options.wall_s * 3, cpu_s=self.options.wall_s, memory_mib=self.options.memory_mib)
+            return Verdict.abstain(
+                "no_workers", fault="ours", evidence="no worker pool was given to run math-verify in"
+            )
+        limits = ResourceLimits(
+            wall_s=self.options.wall_s * 3, cpu_s=self.options.wall_s, memory_mib=self.options.memory_mib
+        )
         text = candidate.rollout.text[-self.options.max_chars :]
         answer = await self.workers.call(TARGET, {"gold": gold.answer.source, "answer": text}, limits=limits)
         if answer.status != "ok":
@@ -60,7 +68,9 @@ class MathVerifySource:
             return Verdict.abstain(reason, evidence=f"{answer.status}: {answer.detail}")
         value = answer.value if isinstance(answer.value, dict) else {}
         outcome, rule = value.get("outcome"), str(value.get("rule"))
-        evidence = Evidence(kind="answer", summary=rule, data={"answer": value.get("answer"), "gold": gold.answer.source})
+        evidence = Evidence(
+            kind="answer", summary=rule, data={"answer": value.get("answer"), "gold": gold.answer.source}
+        )
         if outcome in ("equal", "different"):
             return Verdict.score(1.0 if outcome == "equal" else 0.0, evidence=evidence)
         return Verdict.abstain("no_answer", fault="ours" if outcome == "bad_gold" else "candidate", evidence=evidence)

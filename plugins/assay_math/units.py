@@ -26,25 +26,27 @@ _TABLE: dict[str, dict[str, str]] = {
         "mi": "1609344/1000 mile", "米": "1", "厘米": "1/100", "千米": "1000", "公里": "1000", "毫米": "1/1000",
     },
     "mass": {
-        "kg": "1 kilogram kilo 千克 公斤", "g": "1/1000 gram gm 克", "mg": "1/1000000 milligram", "lb": "45359237/100000000 pound",
-        "oz": "45359237/1600000000 ounce", "t": "1000 tonne",
+        "kg": "1 kilogram kilo 千克 公斤", "g": "1/1000 gram gm 克", "mg": "1/1000000 milligram",
+        "lb": "45359237/100000000 pound", "oz": "45359237/1600000000 ounce", "t": "1000 tonne",
     },
     "time": {
-        "s": "1 sec second 秒", "min": "60 minute 分钟", "h": "3600 hr hour 小时", "day": "86400 天", "week": "604800 wk",
-        "ms": "1/1000 millisecond", "year": "31557600 yr 年", "month": "2629800 个月",
+        "s": "1 sec second 秒", "min": "60 minute 分钟", "h": "3600 hr hour 小时", "day": "86400 天",
+        "week": "604800 wk", "ms": "1/1000 millisecond", "year": "31557600 yr 年", "month": "2629800 个月",
     },
-    "volume": {"L": "1 l liter litre 升", "mL": "1/1000 ml milliliter millilitre 毫升", "gal": "3785411784/1000000000 gallon",
-               "quart": "946352946/1000000000 qt", "pint": "473176473/1000000000 pt"},
+    "volume": {"L": "1 l liter litre 升", "mL": "1/1000 ml milliliter millilitre 毫升",
+               "gal": "3785411784/1000000000 gallon", "quart": "946352946/1000000000 qt", "pint": "473176473/1000000000 pt"},
     "angle": {"rad": "1 radian 弧度"},
     "temperature": {"K": "1 kelvin"},
     "celsius": {"°C": "1 celsius"},
     "fahrenheit": {"°F": "1 fahrenheit"},
-    "force": {"N": "1 newton"}, "energy": {"J": "1 joule", "kJ": "1000 kilojoule"}, "power": {"W": "1 watt", "kW": "1000 kilowatt"},
+    "force": {"N": "1 newton"}, "energy": {"J": "1 joule", "kJ": "1000 kilojoule"},
+    "power": {"W": "1 watt", "kW": "1000 kilowatt"},
     "pressure": {"Pa": "1 pascal", "kPa": "1000"}, "frequency": {"Hz": "1 hertz"}, "charge": {"C": "1 coulomb"},
     "voltage": {"V": "1 volt"}, "amount": {"mol": "1 mole"},
     "usd": {"$": "1 dollar usd buck us$", "¢": "1/100 cent"},
     "eur": {"€": "1 euro eur"}, "gbp": {"£": "1 gbp", "pence": "1/100 penny"}, "jpy": {"yen": "1 jpy 日元"},
-    "cny": {"元": "1 yuan rmb cny 人民币 ¥", "角": "1/10", "分": "1/100"}, "inr": {"₹": "1 rupee inr rs"}, "krw": {"₩": "1 won"},
+    "cny": {"元": "1 yuan rmb cny 人民币 ¥", "角": "1/10", "分": "1/100"},
+    "inr": {"₹": "1 rupee inr rs"}, "krw": {"₩": "1 won"},
 }  # fmt: skip
 
 MULTIPLIERS = {
@@ -56,8 +58,10 @@ MULTIPLIERS = {
 SYMBOLS = frozenset({"$", "€", "£", "¥", "₹", "₩", "¢"})
 """Currency signs that may stand before or after the number."""
 
-_AMBIGUOUS = frozenset({"m", "g", "s", "h", "t", "L", "l", "N", "J", "W", "V", "C", "K", "in", "min", "day", "won", "mi", "分"})
-"""Unit words that bare letters or plain text may mean otherwise; read as units only in text or where the gold has them."""
+_AMBIGUOUS = frozenset(
+    {"m", "g", "s", "h", "t", "L", "l", "N", "J", "W", "V", "C", "K", "in", "min", "day", "won", "mi", "分"}
+)
+"""Unit words that bare letters may mean otherwise; they are units only in `\\text` or standing apart at the end."""
 
 
 def _units() -> dict[str, Unit]:
@@ -89,8 +93,34 @@ _SPLIT = re.compile(r"[^\W\d_]+\.?\$?|[$€£¥₹₩¢°]C?F?|\^\{?-?\d+\}?|[/�
 _VOLUME_CUBES = Fraction(1, 1000)
 # Words that show that a phrase after a number is not its unit but a statement about it.
 _NOT_UNITS = frozenset(
-    "not or and is are was to than maybe but because since so which except no wrong if then also either between "
-    "correct answer reward score".split()
+    [
+        "not",
+        "or",
+        "and",
+        "is",
+        "are",
+        "was",
+        "to",
+        "than",
+        "maybe",
+        "but",
+        "because",
+        "since",
+        "so",
+        "which",
+        "except",
+        "no",
+        "wrong",
+        "if",
+        "then",
+        "also",
+        "either",
+        "between",
+        "correct",
+        "answer",
+        "reward",
+        "score",
+    ]
 )
 
 
@@ -118,7 +148,7 @@ def may_be_unit(phrase: str) -> bool:
 
 
 def multiplier(phrase: str) -> tuple[int, str]:
-    """What number words at the start of `phrase` multiply by, and the rest: `("million dollars") -> 10**6, "dollars"`."""
+    """What number words at the start of `phrase` multiply by, and the rest: `million dollars` is `(10**6, "dollars")`."""
     factor = 1
     rest = phrase.strip()
     while rest:
@@ -182,11 +212,11 @@ def is_currency(unit: Unit) -> bool:
 
 
 _CLOCK = re.compile(r"\b([ap])\.?\s?m\b\.?")
-_FILLER = frozenset("different total distinct possible of the a an in".split())
+_FILLER = frozenset(["different", "total", "distinct", "possible", "of", "the", "a", "an", "in"])
 
 
 def same_noun(left: str, right: str) -> bool:
-    """Whether two unlisted nouns mean the same: equal words, or one a part of the other (`tickets`, `child tickets`)."""
+    """Whether two unlisted nouns mean the same: equal, or one a part of the other (`tickets`, `child tickets`)."""
     one, two = (
         {word.strip("s") for word in re.findall(r"[^\W\d_]+", _CLOCK.sub(r"\1m", phrase.lower()))} - _FILLER
         for phrase in (left, right)
@@ -194,5 +224,7 @@ def same_noun(left: str, right: str) -> bool:
     return one <= two or two <= one
 
 
-GENERIC = frozenset({"unit", "units", "square units", "cubic units", "units^2", "units^3", "unit^2", "sq units", "单位"})
+GENERIC = frozenset(
+    {"unit", "units", "square units", "cubic units", "units^2", "units^3", "unit^2", "sq units", "单位"}
+)
 """Units that only say that there is one; they agree with any."""

@@ -10,15 +10,18 @@ from pydantic import JsonValue, ValidationError
 from assay.component import BuildContext, Workers
 from assay.contracts import Candidate, Evidence, Limits, ResourceLimits, Task, Verdict
 from assay_math.choices import chosen, gold_letter, option_texts
-from assay_math.equivalence import Decision, compare
-from assay_math.extract import Extraction, Missing, extract
+from assay_math.decisions import Decision
+from assay_math.equivalence import compare
+from assay_math.extract import extract
 from assay_math.forms import allowed, is_echo, is_unevaluated
+from assay_math.found import Extraction, Missing
 from assay_math.options import MathPolicy
 from assay_math.reading import Answer, read
 
 _SOLUTION_MARKS = ("\\boxed", "####")
 _LONG_DIGITS = re.compile(r"\d{10}")
 _MAX_GOLDS = 65_536
+_PERCENT = re.compile(r"\b(?:what|which|how many|the|a)\s+(?:\w+\s+)?(?:percent|percentage|per cent)\b", re.IGNORECASE)
 DEEP = "assay_math.deep:equivalent"
 
 
@@ -77,7 +80,17 @@ def read_gold(reference: JsonValue, policy: MathPolicy | None = None, *, task: T
         )
     letter = gold_letter(answer.text)
     prompt = task.prompt if task is not None else ""
+    if policy.percent == "auto":
+        policy = policy.model_copy(update={"percent": "bare" if _asks_percent(answer, prompt) else "value"})
     return Gold(answer, letter, tuple(options.items()), policy, prompt)
+
+
+def _asks_percent(answer: Answer, prompt: str) -> bool:
+    """Whether the question asks for a percentage and the gold is one, with or without its sign."""
+    if answer.node is None or _PERCENT.search(prompt) is None:
+        return False
+    node = answer.node
+    return node.op == "percent" or (node.op == "number" and abs(node.number) > 1)
 
 
 def _as_text(reference: JsonValue) -> str | BadGold:
@@ -92,7 +105,7 @@ def _as_text(reference: JsonValue) -> str | BadGold:
     if isinstance(reference, int):
         return str(reference)
     if isinstance(reference, float):
-        return str(int(reference)) if reference == int(reference) else repr(reference)
+        return str(int(reference)) if reference.is_integer() else repr(reference)
     if any(mark in reference for mark in _SOLUTION_MARKS):
         found = extract(reference, MathPolicy(rules=("boxed", "hashes")))
         return found.text if isinstance(found, Extraction) else reference
@@ -194,10 +207,14 @@ def _abstain(reason: str, detail: str, found: Extraction | None = None) -> Verdi
     data: dict[str, JsonValue] = {"detail": detail}
     if found is not None:
         data |= {"answer": found.text[:500], "rule": found.rule, "span": [found.start, found.end]}
-    return _trusted(status="abstained", value=None, reason=reason, fault="candidate", summary=f"{reason}: {detail}", data=data)
+    return _trusted(
+        status="abstained", value=None, reason=reason, fault="candidate", summary=f"{reason}: {detail}", data=data
+    )
 
 
-def _trusted(*, status: str, value: float | None, reason: str | None, fault: str | None, summary: str, data: dict[str, JsonValue]) -> Verdict:
+def _trusted(
+    *, status: str, value: float | None, reason: str | None, fault: str | None, summary: str, data: dict[str, JsonValue]
+) -> Verdict:
     """A verdict without validation, which would cost more than the exact layers; every field is set here."""
     summary, data = _printable(summary), {key: _printable(v) if isinstance(v, str) else v for key, v in data.items()}
     evidence = Evidence.model_construct(kind="answer", summary=summary, data=data)
@@ -208,7 +225,7 @@ def _trusted(*, status: str, value: float | None, reason: str | None, fault: str
 
 def _printable(text: str) -> str:
     """`text` as it can be stored: lone surrogates and NUL become their escapes."""
-    if text.isprintable() or text.isascii() and "\0" not in text:
+    if text.isprintable() or (text.isascii() and "\0" not in text):
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
@@ -229,7 +246,11 @@ class MathSource:
         self.policy = policy
         self.workers: Workers | None = context.workers
         self.limits = Limits(
-            max_batch=1, max_wait_s=0.0, concurrency=16, timeout_s=30.0 + 3 * policy.deep_wall_s, limit_fault="candidate"
+            max_batch=1,
+            max_wait_s=0.0,
+            concurrency=16,
+            timeout_s=30.0 + 3 * policy.deep_wall_s,
+            limit_fault="candidate",
         )
         self._golds: dict[str, tuple[Task, Gold | BadGold]] = {}
 
@@ -247,7 +268,9 @@ class MathSource:
                 for place, result in enumerate(results)
                 if not isinstance(result, Verdict)
             }
-        return [result if isinstance(result, Verdict) else waiting[place].result() for place, result in enumerate(results)]
+        return [
+            result if isinstance(result, Verdict) else waiting[place].result() for place, result in enumerate(results)
+        ]
 
     async def aclose(self) -> None:
         """Nothing to let go of."""

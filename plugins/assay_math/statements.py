@@ -1,0 +1,225 @@
+"""Answers without a box: behind an answer phrase, behind `####`, or stated by the closing sentence."""
+
+import re
+from typing import NamedTuple
+
+from assay_math.boxes import JOIN
+from assay_math.found import Extraction, Missing
+from assay_math.reading import read
+
+_PHRASES = (
+    "answer is", "answer:", "answers are", "answer are", "answer：", "answer =", "answer would be", "answer must be",
+    "option is", "choice is", "答案是", "答案为", "答案：", "答案:", "故选", "应选", "选择", "réponse est", "réponse :",
+    "respuesta es", "antwort ist", "antwort lautet", "antwort:", "risposta è", "resposta é", "ответ:", "答えは",
+)  # fmt: skip
+_CASELESS = re.compile("|".join(sorted((re.escape(p) for p in _PHRASES), key=len, reverse=True)), re.IGNORECASE)
+_LINE_CHARS = 1_000
+_STOP = re.compile(
+    r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|with|not|but|by|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
+    r"|\s+[—–]\s|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
+    re.DOTALL | re.IGNORECASE,
+)
+_HEAD = re.compile(
+    r"^(?:[\s*_:：=]|\bis\b|\bthe\b(?=\s+(?:number|value|option|choice|letter)\b)|\b(?:simply|just|therefore|then|thus|clearly|exactly|option|choice|number|value|是|为)\b)*",
+    re.IGNORECASE,
+)
+_MARKUP = re.compile(r"\*\*|__|`")
+_DELIMITERS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\)|\\\[|\\\]")
+_CLOSERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
+_STATES = re.compile(
+    r"\b(?:is|are|was|be|equals?|equal to|gives?|gets?|obtains?|have|has|had|pays?|costs?|earns?|makes?|needs?|takes?|"
+    r"spends?|leaves?|left|contains?|receives?|becomes?|measures?|owes?|est|es|ist|sono|vale)\b\s*:?\s*"
+    r"(?:exactly |equal to |a total of |about |approximately )?"
+    r"(?=[-+−]?\s?[$€£¥\\(\[{|√π.]?[-+−]?\s?[\d½¼¾⅓⅔⅕⅛√π(\[{|\\])|[是为]\s*(?=[-\d$\\])|(?<=等于)\s*(?=[-\d$\\])",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"\W*[A-Z][A-Za-z ]{0,24}[:：]\s*(?=[-+−$€£¥]?[\d\\(\[{√π])")
+_QUANTITY = re.compile(r"(?<![\w.,/^=+*-])[-+−]?\\?[$€£¥]?\d[\d,.]*(?:/\d+)?\s?[%°]?(?![\w=+*/^])")
+_NOT_CLOSING = re.compile(
+    r"\b(?:possible\s+\w+s|options?|choices|candidates?|either|between|might|maybe|perhaps|could|may be|guess|ignore|"
+    r"suppose|assume|given that|question|says|if|try|tried|instead)\b|\?\s*$"
+    r"|^\W*(?:please\s+)?(?:output|let|choose|pick|print|return|mark|grade|give|rate|assign|award|find|use|set|system|score)\b",
+    re.IGNORECASE,
+)
+_NO_QUANTITY = re.compile(r"\b(?:score|reward|grade|points?|correct|wrong)\b|[\"{}<>]", re.IGNORECASE)
+_UNIT_BEHIND = re.compile(r"\s*(?:[A-Za-z°%]+(?:\s+[A-Za-z]+)?)(?=\s*\.?\s*$)")
+_CLOSING_CHARS = 3_000
+_SENTENCE = re.compile(r"(?<=[.!?。])\s+(?=\S)|\n+|(?<=\\\])\s+(?=[A-Z])|(?<=\$\$)\s+(?=[A-Z])")
+_NUMBER = re.compile(r"[-+−]?\d[\d.,/^]*")
+_LEADING = re.compile(r"[-+−]?\\?[$€£¥]?\d[\d,.]*(?:\s+[A-Za-z°%]+)?(?=\s)")
+_ALTERNATIVES = re.compile(r"(?:\bor\b|\band\b|\bto\b|[,/(–-])\s*[$€£¥]?\d")
+_BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*")
+
+
+def phrase(response: str, start: int, end: int, prompt: str, choices: bool) -> Extraction | Missing | None:
+    """What stands behind the last answer phrase, or None."""
+    last = None
+    for match in _CASELESS.finditer(response, max(start, end - 20_000), end):
+        last = match
+    if last is None:
+        return None
+    line = response[last.end() : min(end, last.end() + _LINE_CHARS)]
+    if not line.strip(" *:_\n：."):
+        return None
+    head = _HEAD.match(line)
+    offset = last.end() + (head.end() if head else 0)
+    found = _candidate(response[offset : last.end() + len(line)], offset, "phrase", choices)
+    if found is not None and not choices and " " in found.text and _NUMBER.search(found.text):
+        answer = read(found.text) if len(found.text) < 300 else None
+        if answer is not None and answer.node is not None and answer.node.op == "text":
+            stated = _stated_value(found.text, offset)
+            return stated._replace(rule="phrase") if stated else found
+    return found
+
+
+def hashes(response: str, start: int, end: int, prompt: str, choices: bool) -> Extraction | None:
+    """What stands behind the last `####`, or None."""
+    last = response.rfind("####", start)
+    if last < 0:
+        return None
+    place = last + 4
+    line = response[place : min(end, place + _LINE_CHARS)].lstrip("#").partition("\n")[0]
+    return _candidate(line, place, "hashes", choices) if line.strip() else None
+
+
+def closing(response: str, start: int, end: int, prompt: str, choices: bool) -> Extraction | None:
+    """What the last sentence states, or None where it states nothing."""
+    tail = max(start, end - _CLOSING_CHARS)
+    text = response[tail:end].rstrip()
+    spans = _formulas(text)
+    begin = _closing_statement(text, spans)
+    sentence = text[begin:]
+    if not sentence.strip() or _NOT_CLOSING.search(sentence) or (prompt and sentence.strip() in prompt):
+        return None
+    inside = [span for span in spans if span.start >= begin]
+    if not inside or _is_price_pair(inside[-1]):
+        return _stated_value(sentence, tail + begin)
+    behind = _value_behind_verb(text[inside[-1].end :], tail + inside[-1].end)
+    return behind or _stated_formula(text, inside, tail)
+
+
+class _Formula(NamedTuple):
+    """A formula between delimiters: its characters, delimiters included, and its content."""
+
+    start: int
+    end: int
+    content: str
+    display: bool
+
+
+def _formulas(text: str) -> list[_Formula]:
+    """Every complete formula, in one pass over the delimiters."""
+    found: list[_Formula] = []
+    opened: re.Match[str] | None = None
+    for match in _DELIMITERS.finditer(text):
+        token = match.group()
+        if token in ("\\\\", "\\$"):
+            continue
+        if opened is not None and token == _CLOSERS[opened.group()]:
+            content = text[opened.end() : match.start()]
+            found.append(_Formula(opened.start(), match.end(), content, opened.group() in ("$$", "\\[")))
+            opened = None
+        elif token in _CLOSERS and (opened is None or opened.group() == "$"):
+            # A single dollar that meets another opener was a price.
+            opened = match
+    return found
+
+
+def _closing_statement(text: str, spans: list[_Formula]) -> int:
+    """Where the last sentence begins; a break inside a formula, or before one that stands alone, is none."""
+    for match in reversed(list(_SENTENCE.finditer(text))):
+        if any(span.start < match.end() and match.start() < span.end for span in spans):
+            continue
+        following = text[match.end() :].strip(" .*\n")
+        alone = (
+            spans
+            and spans[-1].start >= match.end()
+            and spans[-1].content in following
+            and len(following) <= len(spans[-1].content) + 4
+        )
+        if following and not alone:
+            return match.end()
+    return 0
+
+
+def _stated_formula(text: str, spans: list[_Formula], place: int) -> Extraction | None:
+    """The last formula of a statement with those that it is listed with, and the unit behind it."""
+    last = first = spans[-1]
+    for earlier in reversed(spans[:-1]):
+        if not JOIN.fullmatch(text[earlier.end : first.start]):
+            break
+        first = earlier
+    behind = text[last.end :]
+    unit = _UNIT_BEHIND.match(behind)
+    if unit is None and len(behind.strip(" .,!*\n").split()) > 3:
+        return None
+    body = text[first.start : last.end]
+    if unit is not None and read(body + unit.group()).node is not None:
+        body += unit.group()
+    return Extraction(body, "formula", place + first.start, place + first.start + len(body))
+
+
+def _value_behind_verb(sentence: str, place: int) -> Extraction | None:
+    """The value behind the last verb of a statement (`... is 15`)."""
+    verbs = list(_STATES.finditer(sentence.replace("**", "  ")))
+    return _candidate(sentence[verbs[-1].end() :], place + verbs[-1].end(), "formula", choices=False) if verbs else None
+
+
+def _stated_value(sentence: str, place: int) -> Extraction | None:
+    """The value behind the verb of a statement, its one bold or only quantity, or the statement itself."""
+    label = _LABEL.match(sentence)
+    if label is not None:
+        return _candidate(sentence[label.end() :], place + label.end(), "formula", choices=False)
+    found = _value_behind_verb(sentence, place)
+    if found is not None:
+        return found
+    whole = sentence.strip().strip("*").rstrip(".")
+    answer = read(whole) if len(whole) < 200 else None
+    if answer is not None and answer.node is not None and answer.node.op != "text":
+        return Extraction(whole, "formula", place, place + len(sentence))
+    if _NO_QUANTITY.search(sentence) or len(sentence.split()) > 40:
+        return None
+    bold = list(_BOLD.finditer(sentence))
+    if bold and _NUMBER.search(bold[-1][1]):
+        return _candidate(bold[-1][1], place + bold[-1].start(1), "formula", choices=False)
+    numbers = list(_QUANTITY.finditer(sentence))
+    if len(numbers) != 1 or len(_NUMBER.findall(sentence)) != 1:
+        return None
+    text = numbers[0].group().strip(" .,")
+    return Extraction(text, "formula", place + numbers[0].start(), place + numbers[0].start() + len(text))
+
+
+def _is_price_pair(formula: _Formula) -> bool:
+    """Whether `$...$` is the text between two prices rather than a formula."""
+    return (
+        not formula.display
+        and re.match(r"\d", formula.content) is not None
+        and re.search(r"[a-z]{2,} ", formula.content) is not None
+    )
+
+
+def _candidate(line: str, place: int, rule: str, choices: bool) -> Extraction | None:
+    """The answer at the head of `line`: as much of it as reads as one answer."""
+    line = _MARKUP.sub("", line)
+    if choices:
+        text = line.split("\n")[0].strip()
+        return Extraction(text, rule, place, place + len(text)) if text else None
+    text = _STOP.sub("", line).strip()
+    if not text and line.strip():
+        text = line.strip().partition("\n")[0]
+    text = text.rstrip(" .,;!*。")
+    if not text:
+        return None
+    text = _leading_quantity(text)
+    return Extraction(text, rule, place, place + len(text))
+
+
+def _leading_quantity(text: str) -> str:
+    """The quantity that language begins with (`34 hours on yoga in 4 weeks`), unless alternatives follow it."""
+    match = _LEADING.match(text)
+    if match is None or match.end() == len(text) or _ALTERNATIVES.search(text, match.end()):
+        return text
+    answer = read(text) if len(text) < 300 else None
+    return (
+        match.group().strip() if answer is not None and answer.node is not None and answer.node.op == "text" else text
+    )

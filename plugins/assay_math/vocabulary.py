@@ -1,0 +1,214 @@
+r"""The words and commands that the reader knows."""
+
+from assay_math.expression import Op
+from assay_math.units import is_unit_word
+
+FUNCTIONS = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "arccot",
+        "arcsec",
+        "arccsc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+        "asin",
+        "acos",
+        "atan",
+        "log",
+        "ln",
+        "lg",
+        "exp",
+        "sqrt",
+        "abs",
+        "max",
+        "min",
+        "gcd",
+        "lcm",
+        "det",
+        "arg",
+        "sgn",
+        "Re",
+        "Im",
+        "arsinh",
+        "arcosh",
+        "artanh",
+    ]
+)
+ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log"}
+CONSTANTS = {
+    "pi": "pi",
+    "infty": "infinity",
+    "infinity": "infinity",
+    "inf": "infinity",
+    "e": "e",
+    "i": "i",
+    "mathrm e": "e",
+}
+RELATIONS = {
+    "=": "=", "==": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=",
+    "\\le": "<=", "\\leq": "<=", "\\leqslant": "<=", "\\leqq": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">=",
+    "\\geqq": ">=", "\\lt": "<", "\\gt": ">", "\\ne": "!=", "\\neq": "!=", "\\in": "in", "\\notin": "notin",
+    "\\approx": "~", "\\simeq": "~", "\\sim": "~", "\\cong": "~", "\\doteq": "~", "\\equiv": "==", "\\to": "to",
+    "\\rightarrow": "to", "\\implies": "=>", "\\Rightarrow": "=>", "\\iff": "<=>", "\\Leftrightarrow": "<=>",
+    "\\mapsto": "to", "\\subset": "subset", "\\subseteq": "subset", "\\parallel": "parallel", "\\perp": "perp",
+}  # fmt: skip
+SETS: dict[str, Op] = {
+    "\\cup": "union",
+    "\\cap": "intersection",
+    "\\setminus": "difference",
+    "\\backslash": "difference",
+}
+TIMES = frozenset({"*", "\\cdot", "\\times", "\\ast", "\\cdotp"})
+OVER = frozenset({"/", "\\div"})
+DEEP = frozenset(
+    {"\\int", "\\iint", "\\oint", "\\sum", "\\prod", "\\lim", "\\limsup", "\\liminf", "\\sup", "\\partial"}
+)
+ACCENTS = frozenset(
+    [
+        "\\overline",
+        "\\bar",
+        "\\vec",
+        "\\hat",
+        "\\widehat",
+        "\\tilde",
+        "\\overrightarrow",
+        "\\underline",
+        "\\dot",
+        "\\overleftrightarrow",
+        "\\overset",
+    ]
+)
+SYMBOL_COMMANDS = frozenset(
+    ["\\angle", "\\triangle", "\\circ", "\\odot", "\\Box", "\\square", "\\star", "\\bullet", "\\Delta"]
+)
+FENCES = {"\\lvert": "\\rvert", "\\lVert": "\\rVert", "\\|": "\\|", "|": "|", "\\vert": "\\vert", "\\Vert": "\\Vert"}
+MATRICES = frozenset(
+    [
+        "pmatrix",
+        "bmatrix",
+        "matrix",
+        "array",
+        "smallmatrix",
+        "Bmatrix",
+        "vmatrix",
+        "Vmatrix",
+        "cases",
+        "aligned",
+        "align*",
+        "align",
+    ]
+)
+DOTS = frozenset({"\\ldots", "\\cdots", "\\dots", "\\dotsc", "...", ".."})
+SHORT_WORDS = frozenset(
+    [
+        "yes",
+        "no",
+        "odd",
+        "even",
+        "true",
+        "false",
+        "none",
+        "east",
+        "west",
+        "up",
+        "down",
+        "red",
+        "blue",
+        "all",
+        "any",
+        "one",
+        "two",
+        "six",
+        "ten",
+        "mon",
+        "tue",
+        "wed",
+        "thu",
+        "fri",
+        "sat",
+        "sun",
+        "dne",
+        "nan",
+        "never",
+        "left",
+        "right",
+        "north",
+        "south",
+        "am",
+        "pm",
+    ]
+)
+UNIT_LETTERS = frozenset("mgsLlhWVNJCKtA")
+GREEK = frozenset(
+    "\\" + name
+    for name in [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "omicron",
+        "rho",
+        "varrho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Sigma",
+        "Upsilon",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+        "hbar",
+        "nabla",
+    ]
+)
+JOINTS = {
+    "and": "and", "&": "and", "和": "and", "und": "and", "\\&": "and", "\\wedge": "and", "\\land": "and", "or": "or", "或": "or", "oder": "or", "\\vee": "or", "\\lor": "or", ",": "and", ";": "and",
+}  # fmt: skip
+"""What joins the items of a list."""
+
+
+def is_plain_word(word: str) -> bool:
+    """Whether bare letters are language (or a unit) rather than a product of variables or a known name."""
+    if word in FUNCTIONS or word in CONSTANTS:
+        return False
+    return (
+        not word.isascii()
+        or len(word) >= 4
+        or word.lower() in SHORT_WORDS
+        or is_unit_word(word)
+        or word.lower() in ("and", "or", "to")
+    )
