@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -154,7 +155,9 @@ class LengthReward:
         if self.counter.count <= self.options.warmup_batches:
             return batch
         lengths = batch.mask.sum(dim=1)
-        low, high = group_min(lengths, batch.group), group_max(lengths, batch.group)
+        there = (lengths > 0) & batch.reward.isnan().logical_not()
+        low = group_min(lengths.where(there, math.inf), batch.group)
+        high = group_max(lengths.where(there, -math.inf), batch.group)
         lam = (0.5 - (lengths - low) / (high - low).clamp(min=1)).where(high > low, 0.0)
         bonus = lam.where(batch.reward >= self.options.correct, lam.clamp(max=0.0))
         return replace(batch, reward=batch.reward + self.options.weight * bonus)
