@@ -1,6 +1,8 @@
 """Whether what a source returned is an answer: as many verdicts as candidates, in order, each within the contract."""
 
+import math
 from collections.abc import Sequence
+from typing import cast
 
 from assay.contracts import Limits, Verdict
 
@@ -24,16 +26,25 @@ def checked_verdict(found: object) -> Verdict:
         raise ContractError(f"returned {_named(found)} instead of a verdict")
     if found.status == "failed":
         raise ContractError("returned a verdict with status 'failed', which only assay writes; raise instead")
+    for what, value in _numbers(found):
+        # The contract says so too, but a verdict made by `model_construct` has not been checked by it.
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ContractError(f"its {what} {value!r} is not a finite number")
     return found
 
 
 def outside(verdict: Verdict, limits: Limits) -> str | None:
-    """What is wrong with a scored verdict's numbers, or None: every value is finite and in the declared range."""
+    """What is wrong with a scored verdict's numbers, or None: every value is in the declared range."""
     low, high = limits.value_range
-    for value, what in ((verdict.value, "value"), *((step.value, "step value") for step in verdict.steps)):
-        if value is not None and not low <= value <= high:  # also false for NaN
+    for what, value in _numbers(verdict):
+        if not low <= value <= high:
             return f"its {what} {value!r} is outside the declared range [{low:g}, {high:g}]"
     return None
+
+
+def _numbers(verdict: Verdict) -> list[tuple[str, float]]:
+    values = [] if verdict.value is None and verdict.status != "scored" else [("value", cast("float", verdict.value))]
+    return values + [("step value", step.value) for step in verdict.steps]
 
 
 def _named(found: object) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from assay.contracts import Candidate, Evidence, Fault, Limits, ResourceLimits, Task, Verdict
 from assay.errors import TransientError
@@ -142,6 +143,8 @@ class _Retrying:
     def _checked(self, found: object, output: str, attempt: int, latency_s: float) -> Judged:
         """The verdict as it may be stored; one that breaks the contract is failed, its neighbours are not."""
         try:
+            if isinstance(found, ContractError):
+                raise found
             verdict = checked_verdict(found)
             complaint = outside(verdict, self.limits)
             if complaint is not None:
@@ -221,10 +224,20 @@ class InlineGuard(_Retrying):
         if self.copies:
             batch = [candidate.model_copy(deep=True) for candidate in batch]
         try:
-            return checked_batch(await self.source.judge(batch), len(batch))
+            answer = checked_batch(await self.source.judge(batch), len(batch))
+            return [self._own(found) for found in answer] if self.copies else answer
         except (KeyboardInterrupt, SystemExit) as error:
             # These would end the event loop instead of this call.
             raise RuntimeError(f"{type(error).__name__} raised by a reward source") from error
+
+    def _own(self, found: object) -> object:
+        """The verdict as the contract reads it, apart from what the source still holds."""
+        try:
+            return Verdict.model_validate_json(checked_verdict(found).model_dump_json(warnings=False))
+        except ContractError as error:
+            return error
+        except (ValidationError, PydanticSerializationError) as error:
+            return ContractError(f"returned a verdict that cannot be read: {describe(error)}")
 
     def _abandon(self, task: "asyncio.Task[Any]") -> None:
         """Cancel without waiting: a source that swallows its cancellation must not hold up anything."""

@@ -1,0 +1,194 @@
+"""Hostile candidates in worker processes: each costs its own verdict within its limit, and nothing else."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from assay.component import BuildContext
+from assay.config.rewards import JudgingConfig, RewardEntry
+from assay.contracts import Judgement, Reward
+from assay.judging import open_panel
+from assay.process import descendants
+from assay.testing.fakes import make_group, make_task, registry_of
+
+ENTRIES = TypeAdapter(tuple[RewardEntry, ...])
+LIMIT_S = 1.0
+CAUSES = {
+    "busy": "timed out after 1 s",
+    "power": "timed out after 1 s",
+    "swallow": "timed out after 1 s",
+    "sleep": "timed out after 1 s",
+    "read": "timed out after 1 s",
+    "fork": "timed out after 1 s",
+    "exit": "its process exited with code 3 instead of answering",
+    "segfault": "its process was ended by signal SIGSEGV",
+    "allocate": "needed more than 256 MiB",
+    "grow": "needed more than 256 MiB",
+    "print": "printed more than 16 MiB",
+    "raise": "ValueError: a verifier's bug",
+    "base": "BaseException: not even an Exception",
+    "systemexit": "SystemExit: 0",
+    "nan": "its value nan is not a finite number",
+    "inf": "its value inf is not a finite number",
+    "outside": "its value 7.0 is outside the declared range [0, 1]",
+    "string": "returned a str instead of a verdict",
+    "none": "returned None instead of a verdict",
+    "number": "returned a float instead of a verdict",
+    "failed": "returned a verdict with status 'failed', which only assay writes; raise instead",
+    "short": "returned 0 verdicts for 1 candidates",
+}
+
+
+def judge(texts: list[str], **options: object) -> tuple[tuple[Reward, ...], list[Judgement], float]:
+    """Rewards, judgements, and the seconds of the slowest judgement of one group by `faulty`."""
+    judgements: list[Judgement] = []
+
+    async def run() -> tuple[Reward, ...]:
+        async with open_panel(
+            ENTRIES.validate_python([{"use": "faulty", **options}]),
+            registry=registry_of("assay.testing.faulty"),
+            judging=JudgingConfig(on_unhealthy="mask", stop_if_failed_above=1.0),
+            context=BuildContext(base_dir=Path.cwd()),
+            observe=lambda _, judgement: judgements.append(judgement),
+        ) as panel:
+            return await panel.judge_group(make_task(), make_group(texts))
+
+    rewards = asyncio.run(run())
+    return rewards, judgements, max(judgement.latency_s for judgement in judgements)
+
+
+def test_every_hostile_item_fails_with_its_cause_and_spoils_no_other() -> None:
+    healthy = [f"answer {'x' * index}" for index in range(20)]
+    hostile = [f"fault:{name}" for name in CAUSES]
+    rewards, judgements, slowest_s = judge(healthy + hostile)
+    assert [reward.value for reward in rewards[:20]] == [float(len(text) % 2) for text in healthy]
+    assert [reward.value for reward in rewards[20:]] == [None] * len(hostile)
+    found = {judgement.rollout_id: judgement for judgement in judgements}
+    reasons = {name: found[f"r{index}"].reason for index, name in enumerate(CAUSES, start=20)}
+    assert reasons == CAUSES
+    assert {found[f"r{index}"].status for index in range(20, 20 + len(CAUSES))} == {"failed"}
+    assert slowest_s < LIMIT_S + 0.5
+    assert descendants(os.getpid()) == ()
+
+
+def test_a_result_of_a_million_fields_is_too_large() -> None:
+    _, judgements, slowest_s = judge(["fault:million"], timeout_s=20.0)
+    assert judgements[0].reason is not None
+    assert "returned an answer of" in judgements[0].reason
+    assert slowest_s < 20
+
+
+def test_processes_left_in_their_own_session_are_killed_and_the_item_fails() -> None:
+    rewards, judgements, _ = judge(["fault:leave", "fine"], timeout_s=10.0)
+    assert [reward.value for reward in rewards] == [None, 0.0]
+    reasons = {judgement.rollout_id: judgement.reason for judgement in judgements}
+    assert reasons["r0"] is not None
+    assert reasons["r0"].startswith("left ")
+    assert descendants(os.getpid()) == ()
+
+
+def test_what_an_item_prints_is_kept_with_its_verdict() -> None:
+    _, judgements, _ = judge(["fault:raise"])
+    assert "ValueError: a verifier's bug" in judgements[0].output
+    assert "verdict_of" in judgements[0].output
+
+
+def test_a_timeout_is_the_candidates_doing_where_the_source_says_so() -> None:
+    rewards, judgements, _ = judge(["fault:sleep"], timeout_s=0.3, limit_fault="candidate")
+    assert (judgements[0].status, judgements[0].verdict.fault) == ("failed", "candidate")
+    assert rewards[0].value == 0.0
+    assert rewards[0].parts[0].declared
+
+
+def test_one_stuck_item_delays_no_other() -> None:
+    async def run() -> tuple[float, float, str | None]:
+        async with open_panel(
+            ENTRIES.validate_python([{"use": "faulty", "timeout_s": 3.0}]), registry=registry_of("assay.testing.faulty")
+        ) as panel:
+            task = make_task()
+            await panel.judge(task, make_group(["warm"])[0])
+            stuck = asyncio.create_task(panel.judge(task, make_group(["fault:swallow"])[0]))
+            await asyncio.sleep(0.1)
+            started = time.monotonic()
+            for index in range(20):
+                await panel.judge(task, make_group([f"other {index}"])[0])
+            others_s = time.monotonic() - started
+            reward = await stuck
+            return others_s, time.monotonic() - started, reward.reason
+
+    others_s, stuck_s, reason = asyncio.run(run())
+    assert others_s < 2.0  # all twenty while the stuck one still holds its slot
+    assert stuck_s < 3.0 + 0.5
+    assert reason == "faulty: timed out after 3 s"
+
+
+def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os
+from pydantic import TypeAdapter
+from assay.config.rewards import RewardEntry
+from assay.judging import open_panel
+from assay.testing.fakes import make_group, make_task, registry_of
+
+async def main():
+    entries = TypeAdapter(tuple[RewardEntry, ...]).validate_python([{{"use": "faulty", "timeout_s": 60.0}}])
+    async with open_panel(entries, registry=registry_of("assay.testing.faulty")) as panel:
+        await panel.judge(make_task(), make_group(["warm"])[0])
+        open({str(tmp_path / "ready")!r}, "w").close()
+        await panel.judge_group(make_task(), make_group(["fault:fork", "fault:swallow"]))
+
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    while len(below := descendants(process.pid)) < 7 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    while any(running(pid) for pid in below) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(below) >= 7
+    assert [pid for pid in below if running(pid)] == []
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.01, 0.1])
+def test_a_thousand_items_with_bad_ones_among_them(share: float) -> None:
+    bad = ["swallow", "busy", "raise", "base", "exit", "segfault", "fork", "allocate", "print"]
+    count = 1000
+    every = int(1 / share)
+    texts = [
+        f"fault:{bad[index // every % len(bad)]} {index}" if index % every == 0 else f"a{index}"
+        for index in range(count)
+    ]
+    started = time.monotonic()
+    rewards, judgements, _ = judge(texts)
+    wall_s = time.monotonic() - started
+    values = {f"r{index}": float(len(text) % 2) for index, text in enumerate(texts) if not text.startswith("fault:")}
+    assert {reward.rollout_id: reward.value for reward in rewards if reward.rollout_id in values} == values
+    found = {judgement.rollout_id: judgement for judgement in judgements}
+    for index, text in enumerate(texts):
+        if text.startswith("fault:"):
+            judgement = found[f"r{index}"]
+            assert judgement.status == "failed"
+            assert judgement.reason == CAUSES[text.split()[0].removeprefix("fault:")]
+    stuck = sum(text.startswith(("fault:swallow", "fault:busy", "fault:fork")) for text in texts)
+    assert wall_s < 1.25 * (stuck * LIMIT_S / 2) + 30
+    assert descendants(os.getpid()) == ()
