@@ -1,8 +1,9 @@
 r"""Tokens to a tree: a recursive-descent reader of the LaTeX and plain mathematics that answers are written in.
 
 Its only output is `Node`; no text is ever evaluated. Nesting is bounded, so that hostile input ends in
-`UnreadableError` instead of a deep stack. Conventions where notation is ambiguous: a sign belongs to a whole mixed number, `1/2x` is
-`(1/2)x`, `\sin 2x` takes the whole product up to the next sign or function, a lone `i` is the imaginary unit.
+`UnreadableError` instead of a deep stack. Conventions where notation is ambiguous: a sign belongs to a whole mixed
+number, `1/2x` is `(1/2)x`, `\sin 2x` takes the whole product up to the next sign or function, a lone `i` is the
+imaginary unit.
 """
 
 import re
@@ -14,6 +15,7 @@ from assay_math.lexer import Token, Tokens, UnreadableError, lex
 from assay_math.literals import literal
 from assay_math.vocabulary import (
     DOTS,
+    ENDS_PRODUCT,
     FENCES,
     JOINTS,
     OVER,
@@ -222,10 +224,7 @@ class Reader(CommandReader):
                 return False
             if token.text in FENCES:
                 return not (self.fences and token.text == self.fences[-1])
-            return token.text in ("\\{",) or (token.text[1].isalpha() and token.text not in (
-                "\\right", "\\end", "\\pm", "\\mp", "\\mid", "\\rfloor", "\\rceil", "\\rvert", "\\rVert", "\\rangle", "\\not",
-                "\\vee", "\\lor", "\\wedge", "\\land", "\\circ", "\\permille", "\\colon",
-            ))  # fmt: skip
+            return token.text == "\\{" or (token.text[1].isalpha() and token.text not in ENDS_PRODUCT)
         if token.text == "|":
             return not self.fences and not self.in_set
         return token.text in ("(", "[", "{")

@@ -34,7 +34,8 @@ _TABLE: dict[str, dict[str, str]] = {
         "week": "604800 wk", "ms": "1/1000 millisecond", "year": "31557600 yr 年", "month": "2629800 个月",
     },
     "volume": {"L": "1 l liter litre 升", "mL": "1/1000 ml milliliter millilitre 毫升",
-               "gal": "3785411784/1000000000 gallon", "quart": "946352946/1000000000 qt", "pint": "473176473/1000000000 pt"},
+               "gal": "3785411784/1000000000 gallon", "quart": "946352946/1000000000 qt",
+               "pint": "473176473/1000000000 pt"},
     "angle": {"rad": "1 radian 弧度"},
     "temperature": {"K": "1 kelvin"},
     "celsius": {"°C": "1 celsius"},
@@ -148,7 +149,7 @@ def may_be_unit(phrase: str) -> bool:
 
 
 def multiplier(phrase: str) -> tuple[int, str]:
-    """What number words at the start of `phrase` multiply by, and the rest: `million dollars` is `(10**6, "dollars")`."""
+    """What number words at the start of `phrase` multiply by, and the rest: `(10**6, "dollars")`."""
     factor = 1
     rest = phrase.strip()
     while rest:

@@ -195,8 +195,16 @@ GREEK = frozenset(
         "nabla",
     ]
 )
+ENDS_PRODUCT = frozenset(
+    {
+        "\\right", "\\end", "\\pm", "\\mp", "\\mid", "\\rfloor", "\\rceil", "\\rvert", "\\rVert", "\\rangle", "\\not",
+        "\\vee", "\\lor", "\\wedge", "\\land", "\\circ", "\\permille", "\\colon",
+    }
+)  # fmt: skip
+"""Commands that no factor begins with."""
 JOINTS = {
-    "and": "and", "&": "and", "和": "and", "und": "and", "\\&": "and", "\\wedge": "and", "\\land": "and", "or": "or", "或": "or", "oder": "or", "\\vee": "or", "\\lor": "or", ",": "and", ";": "and",
+    "and": "and", "&": "and", "和": "and", "und": "and", ",": "and", ";": "and", "\\&": "and", "\\wedge": "and",
+    "\\land": "and", "or": "or", "或": "or", "oder": "or", "\\vee": "or", "\\lor": "or",
 }  # fmt: skip
 """What joins the items of a list."""
 
