@@ -101,7 +101,7 @@ class LengthSoftmax:
         return (self.exponent,)
 
     def prepare(self, batch: TrainBatch) -> TrainBatch:
-        """The batch with h of the own row (N,) and of the row's group (N, K), -1 where there is no response."""
+        """The batch with h of the own row (N,) and of the row's group (N, 1, K), -1 where there is no response."""
         lengths = batch.mask.sum(dim=1)
         filled = lengths > 0
         nan = lengths.new_full((), float("nan"))
@@ -109,11 +109,12 @@ class LengthSoftmax:
         population = moments.std * ((moments.count - 1).clamp(min=0) / moments.count.clamp(min=1)).sqrt()
         z = ((lengths - moments.mean) / population.where(population > 0, 1.0)).where(population > 0, 0.0)
         height = (1 + self.slope * z).clamp(min=1e-6).to(lengths.dtype).where(filled, -1.0)
-        return with_extra(batch, length_height=height, length_heights=group_table(height, batch.group, fill=-1.0))
+        heights = group_table(height, batch.group, fill=-1.0).unsqueeze(1)
+        return with_extra(batch, length_height=height, length_heights=heights)
 
     def weights(self, batch: TrainBatch) -> Tensor:
         """(N, 1): f_i / tokens, with the graph of lambda."""
-        table = needed(batch.extra.get("length_heights"), "length_heights", "length_softmax")
+        table = needed(batch.extra.get("length_heights"), "length_heights", "length_softmax").squeeze(1)
         own = needed(batch.extra.get("length_height"), "length_height", "length_softmax")
         exponent = self.exponent.value.to(table.device)
         present = table > 0

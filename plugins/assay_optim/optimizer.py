@@ -42,6 +42,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("assay")
 
 
+APART = "nll"
+"""Reward channel that is 1 on rollouts that are no members of their group but texts to be made likelier."""
+
+
+def set_apart(batch: TrainBatch) -> TrainBatch:
+    """The batch with rows of the channel `nll` taken out of rewards and mask, their tokens in `extra["nll_mask"]`."""
+    channel = batch.channels.get(APART)
+    if channel is None:
+        return batch
+    apart = channel > 0
+    batch = with_extra(batch, nll_mask=batch.mask.where(apart.unsqueeze(1), 0.0))
+    return replace(batch, reward=batch.reward.where(apart.logical_not(), float("nan")))
+
+
 @dataclass
 class Composition:
     """A policy optimizer made of parts; see `assay.protocols.PolicyOptimizer`."""
@@ -77,6 +91,7 @@ class Composition:
 
     def prepare(self, batch: TrainBatch) -> TrainBatch:
         """Masks, shaped rewards and advantages of the whole batch; call it once per batch (sidecars may move)."""
+        batch = set_apart(batch)
         raw = batch.reward
         valid = raw.isnan().logical_not()
         batch = replace(batch, mask=batch.mask.where(valid.unsqueeze(1), 0.0))

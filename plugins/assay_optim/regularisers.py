@@ -152,9 +152,9 @@ class Entropy(Term):
 class LikelihoodTerm(Term):
     """-beta x log-likelihood of good sequences (ExPO, arXiv 2507.02834; PPO-ptx; self-imitation).
 
-    `extra`: rows that are no members of their group (explanations drawn with the answer shown, pretraining text):
-    their tokens are marked in `extra["nll_mask"]` (N, T) and their reward is NaN. `correct`: the batch's own rows whose
-    reward reaches `threshold`. check: mean logp -2, beta 0.04 gives 0.08.
+    `extra`: texts that are no members of a group (explanations drawn with the answer shown, pretraining text), namely
+    rollouts whose reward has the channel `nll` at 1; `set_apart` marks their tokens in `extra["nll_mask"]` (N, T).
+    `correct`: the batch's own rows whose reward reaches `threshold`. check: mean logp -2, beta 0.04 gives 0.08.
     """
 
     name: ClassVar[str] = "nll_term"

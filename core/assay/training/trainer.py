@@ -294,7 +294,9 @@ class Trainer:
             counts = count_denominators(part.mask, part.group, part.denominators.max_tokens)
             part = replace(part, denominators=counts)
         # `prepare` may have cleared rows: they cost no forward.
-        live = (part.mask.sum(dim=1) > 0).tolist()
+        marked = part.extra.get("nll_mask")  # texts set apart from their group, to be made likelier
+        counted = part.mask if marked is None else part.mask + marked
+        live = (counted.sum(dim=1) > 0).tolist()
         mine = [rows[at] if alive else _unscored(rows[at]) for at, alive in zip(index.tolist(), live, strict=True)]
         plan = self._plan(mine, part.group.tolist() if needs.complete_groups else None)
         if needs.batch_logp and len(plan) > 1:
