@@ -132,12 +132,11 @@ bounds = st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(lambda pair: Rang
 def test_combined_values_stay_in_the_combined_range(members: list[tuple[Range, float]]) -> None:
     ranges = [member for member, _ in members]
     outcomes = [Outcome("scored", low + share * (high - low)) for (low, high), share in members]
-    for join, join_range in (
-        (combine.minimum, combine.minimum_range),
-        (combine.product, combine.product_range),
-        (lambda found: combine.cascade(found[:1]), combine.cascade_range),
-    ):
-        value = join(outcomes).value
-        low, high = join_range(ranges)
-        assert value is not None
-        assert low - 1e-6 <= value <= high + 1e-6
+    checked = [
+        (combine.minimum(outcomes), combine.minimum_range(ranges)),
+        (combine.product(outcomes), combine.product_range(ranges)),
+        (combine.cascade(outcomes[:1]), combine.cascade_range(ranges)),
+    ]
+    for outcome, (low, high) in checked:
+        assert outcome.value is not None
+        assert low - 1e-6 <= outcome.value <= high + 1e-6

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any
 
 from assay.contracts import Limits, Verdict
 
@@ -42,8 +42,8 @@ def outside(verdict: Verdict, limits: Limits) -> str | None:
     return None
 
 
-def _numbers(verdict: Verdict) -> list[tuple[str, float]]:
-    values = [] if verdict.value is None and verdict.status != "scored" else [("value", cast("float", verdict.value))]
+def _numbers(verdict: Verdict) -> list[tuple[str, Any]]:
+    values: list[tuple[str, Any]] = [("value", verdict.value)] if verdict.status == "scored" else []
     return values + [("step value", step.value) for step in verdict.steps]
 
 

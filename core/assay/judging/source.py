@@ -277,9 +277,9 @@ class Source:
             for waiting in batch:
                 waiting.future.cancel()
             self._batcher.done()
+            self._pump()  # before the device is free, so that this source asks for the next turn too
             if self._device is not None:
                 self._device.free()
-            self._pump()
 
     # ---- what a verdict means for the run ----
 

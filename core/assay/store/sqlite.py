@@ -16,7 +16,7 @@ from assay.contracts import Judgement, Reward, Rollout, RunInfo, Task
 from assay.errors import StoreError
 from assay.store.lock import FolderLock
 from assay.store.schema import APPLICATION_ID, COLUMNS, TABLES, VERSION, checksum
-from assay.store.writer import Writer, damaged, worded
+from assay.store.writer import SQLITE_ERRORS, Writer, damaged, worded
 
 FILE = "log.sqlite"
 _PAGE = 500
@@ -75,7 +75,7 @@ class RunStore:
                     )
                     connection.execute("INSERT INTO info (body, sum) VALUES (?, ?)", (*values, checksum(values)))
                 connection.close()
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 raise worded(path, error, waiting=1) from error
             return cls(folder, lock=lock)
         except BaseException:
@@ -93,7 +93,7 @@ class RunStore:
         try:
             _check(path, thorough=not read_only)
             return cls(folder, lock=lock)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             if lock is not None:
                 lock.release()
             raise worded(path, error) from error
@@ -283,7 +283,7 @@ class RunStore:
     def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
             return self._reader.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise worded(self.path, error) from error
 
     def _one(self, sql: str) -> int:

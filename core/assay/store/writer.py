@@ -15,6 +15,9 @@ from typing import NamedTuple
 from assay.errors import StoreError
 from assay.store.schema import INSERTS, Value, checksum
 
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What the `sqlite3` module raises; the second where a damaged schema is not even text."""
+
 COMMIT_S = 0.2
 """Longest time that a row waits for its commit to begin."""
 _BATCH = 5_000
@@ -84,7 +87,7 @@ class Writer:
             while self._sleep():
                 while self._rows:
                     self._commit(connection)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self._fail(self._worded(error))
         except BaseException as error:  # callers must hear of a defect here instead of waiting for ever
             self._fail(StoreError(f"{self.path}: cannot be written: {type(error).__name__}: {error}"))
@@ -93,7 +96,7 @@ class Writer:
             if connection is not None:
                 try:
                     connection.close()
-                except sqlite3.Error as error:
+                except SQLITE_ERRORS as error:
                     self._fail(self._worded(error))
 
     def _sleep(self) -> bool:
@@ -127,11 +130,11 @@ class Writer:
             self._rows.clear()
             self._changed.notify_all()
 
-    def _worded(self, error: sqlite3.Error) -> StoreError:
+    def _worded(self, error: Exception) -> StoreError:
         return worded(self.path, error, waiting=self._added - self._committed)
 
 
-def worded(path: Path, error: sqlite3.Error, *, waiting: int = 0) -> StoreError:
+def worded(path: Path, error: Exception, *, waiting: int = 0) -> StoreError:
     """One sentence for an error of SQLite: a full disk, a damaged file, or what it says itself."""
     name = getattr(error, "sqlite_errorname", "") or ""
     free = shutil.disk_usage(path.parent).free
@@ -141,7 +144,7 @@ def worded(path: Path, error: sqlite3.Error, *, waiting: int = 0) -> StoreError:
             f"{path}: the disk is full: about {needed << 10:,} bytes are needed for {waiting:,} rows, {free:,} bytes "
             "are free. Everything that was acknowledged is kept; free space and go on with --resume"
         )
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+    if isinstance(error, UnicodeDecodeError) or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return damaged(path, str(error))
     return StoreError(f"{path}: cannot be used: {error}" + (f" ({name})" if name else ""))
 
