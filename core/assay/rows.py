@@ -90,6 +90,10 @@ def _row(raw: bytes, path: str, number: int) -> Row | BadRowError:
         return BadRowError(f"{where}: expected an object; found {type(data).__name__}", number)
     if _depth(data) > MAX_DEPTH:
         return BadRowError(f"{where}: nested deeper than {MAX_DEPTH} levels", number)
+    if "\\ud" in text.casefold():
+        # Escapes of lone surrogates are JSON but no text that can be stored or sent; they become U+FFFD.
+        whole = json.dumps(data, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        data = json.loads(whole)
     return Row(number, data)  # pyright: ignore[reportUnknownArgumentType]  (keys of JSON objects are text)
 
 

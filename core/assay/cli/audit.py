@@ -128,6 +128,11 @@ def _answer(row: Row, columns: dict[str, str | None], path: str, kind: str, *, r
     return Answer(task, text, found, str(row.data.get(kind, "")))
 
 
+def _content(task: Task) -> str:
+    """What makes a task the same as another, so that a file with many answers to it tries its gold once."""
+    return task.model_dump_json(exclude={"id"})
+
+
 def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()  # pyright: ignore[reportUnknownVariableType]  # JSON
 
@@ -150,18 +155,19 @@ async def _data_page(
     ]
     check_rewards(registry, entries, where="assay audit")
     sections: list[Section] = []
-    with_gold = [answer for answer in answers if answer.task.reference is not None]
+    with_gold = list({_content(a.task): a.task for a in reversed(answers) if a.task.reference is not None}.values())
     labelled = [answer for answer in answers if answer.label is not None]
     async with Bench(entries[0], registry=registry, context=context, judging=judging) as bench:
         if with_gold:
-            sections += await audit_data(bench, [answer.task for answer in with_gold])
+            sections += await audit_data(bench, with_gold[::-1])
         if labelled and not golds_only:
             sections += await audit_labels(bench, labelled)
         if against is not None and not golds_only:
             async with Bench(entries[1], registry=registry, context=context, judging=judging) as other:
                 sections += await audit_against(bench, other, answers)
     origin = registry.origin("reward_source", entries[0].use) if isinstance(entries[0], SourceEntry) else None
-    facts = {"source": reward, "data": data, "rows": f"{len(answers):,}", "labelled": f"{len(labelled):,}"}
+    facts = {"source": reward, "data": data, "rows": f"{len(answers):,}"}
+    facts |= {"different golds": f"{len(with_gold):,}", "labelled": f"{len(labelled):,}"}
     if origin is not None:
         facts["version"] = f"{origin.distribution} {origin.version}"
     return Page(f"audit of {reward} on {data}", tuple(sections), facts)

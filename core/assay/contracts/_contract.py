@@ -1,8 +1,24 @@
 """What every contract has in common."""
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from typing import Annotated
 
-__all__ = ["Contract", "JsonValue"]
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
+
+__all__ = ["Contract", "JsonValue", "Text"]
+
+
+def _whole(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole)]
+"""Text that can be written as UTF-8: lone surrogates, which nothing can store or send, become U+FFFD."""
 
 
 class Contract(BaseModel):

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from assay.contracts._contract import Contract
+from assay.contracts._contract import Contract, Text
 from assay.contracts.task import Role
 
 Finish = Literal["stop", "length", "limit", "abort", "error"]
@@ -61,7 +61,7 @@ class Turn(Contract):
     """One stretch of text by one speaker after the task's messages."""
 
     role: Role = "assistant"
-    text: str
+    text: Text
     token_ids: tuple[int, ...] | None = None
     """The sampled ids, exactly as the engine made them; never re-tokenised text."""
     logprobs: tuple[float, ...] | None = None

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from assay.contracts._contract import Contract, JsonValue
+from assay.contracts._contract import Contract, JsonValue, Text
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -14,7 +14,7 @@ class Message(Contract):
 
     role: Role
     """Who speaks."""
-    content: str
+    content: Text
     """What is said."""
 
 

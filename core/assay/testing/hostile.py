@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 
 def hostile_texts(*, huge: int = 1_000_000) -> Iterator[tuple[str, str]]:
-    """(name, text) of hostile responses; the huge ones have about `huge` characters.
-
-    Lone surrogates are not among them: the contracts refuse them before a verifier sees them.
-    """
+    """(name, text) of hostile responses; the huge ones have about `huge` characters."""
     yield "nul bytes", "4\x00\x00\x00"
+    yield "lone surrogates", "the answer is \ud8004\udfff"
+    yield "escaped surrogates", '{"answer": "\\ud800", "name": "\\udfff"}'
     yield "bidi controls", "the answer is \u202e24\u202c\u2066"
     yield "zero-width characters", "4\u200b\u200d\ufeff2"
     yield "combining marks", "4" + "\u0301" * 1000

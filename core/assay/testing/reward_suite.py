@@ -12,7 +12,6 @@ skipped with a reason and never counted as passed.
 import asyncio
 import inspect
 import json
-import math
 import os
 import subprocess
 import sys
@@ -326,8 +325,8 @@ def _bounded(suite: Suite, huge: int) -> CheckResult:
         answer = found[0]
         if isinstance(answer, BaseException):
             wrong.append(f"{name}: raised {type(answer).__name__}: {str(answer)[:100]}")
-        elif answer.value is not None and not math.isfinite(answer.value):
-            wrong.append(f"{name}: {answer.value}")
+        elif problem := _unstorable(answer):
+            wrong.append(f"{name}: {problem}")
     result = _result("bears hostile text", wrong, count, "no text")
     return result._replace(detail=f"{result.detail}; slowest {slowest:.2f} s of {limit_s:g} s")
 
@@ -363,6 +362,15 @@ def _guarded(suite: Suite, huge: int) -> CheckResult:
     asyncio.run(run())
     result = _result("bears hostile text", wrong, len(texts), "no text")
     return result._replace(detail=f"{result.detail}; slowest {slowest:.2f} s of {suite.limits(case).timeout_s:g} s")
+
+
+def _unstorable(verdict: Verdict) -> str | None:
+    """What would keep a verdict out of the log, in one line."""
+    try:
+        verdict.model_dump_json()
+    except ValueError as error:  # a lone surrogate that was copied into the evidence
+        return f"the verdict cannot be stored: {str(error)[:100]}"
+    return None
 
 
 def _judge_into(found: list[Verdict | BaseException], suite: Suite, case: Case, text: str) -> None:
