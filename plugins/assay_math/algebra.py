@@ -17,6 +17,7 @@ from assay_math.polynomials import (
     MAX_BITS,
     MAX_POWER,
     UNIT,
+    Monomial,
     Polynomial,
     Ratio,
     TooCostlyError,
@@ -160,7 +161,7 @@ class _Builder:
         if value is not None and value.denominator == 1 and value >= 0:
             if value <= _MAX_FACTORIAL:
                 return constant(math.factorial(int(value)))
-            return self.generator(f"{value}!", Generator("huge", node, _as_float(value)))
+            return self.generator(f"{value.numerator:x}!", Generator("huge", node, _as_float(value)))
         bound = self._log2(inner)
         if bound:
             return self.generator(f"({canonical(inner)})!", Generator("huge", node, _power_of_two(bound)))
@@ -174,7 +175,7 @@ class _Builder:
             return constant(0)
         n, k = int(top), int(min(bottom, top - bottom))
         if k * n.bit_length() > MAX_BITS or k > 5_000:
-            return self.generator(f"C({n},{k})", Generator("huge", node, float(k)))
+            return self.generator(f"C({n:x},{k:x})", Generator("huge", node, float(k)))
         return constant(math.comb(n, k))
 
     def _root(self, node: Node) -> Ratio:
@@ -238,7 +239,7 @@ class _Builder:
         if abs(count) > MAX_POWER:
             if len(base.top) == 1 and len(base.bottom) == 1 and abs(count) < 10**9 and not self._log2(base):
                 return monomial_power(base, count)
-            return self.generator(f"({canonical(base)})^{count}", Generator(*self._kind(base), node))
+            return self.generator(f"({canonical(base)})^{count:x}", Generator(*self._kind(base), node))
         return raised(base, count)
 
     def _kind(self, base: Ratio) -> tuple[Kind]:
@@ -254,19 +255,19 @@ class _Builder:
         if bits(value) * abs(count) <= MAX_BITS:
             return constant(value**count)
         if value.denominator != 1 or value.numerator < 2 or value.numerator >= 10**12:
-            return self.generator(f"({value})^{count}", Generator("huge", node))
+            return self.generator(f"({value.numerator:x}/{value.denominator:x})^{count:x}", Generator("huge", node))
         whole = Ratio(UNIT, UNIT)
         for prime, multiplicity in factors(value.numerator).items():
             size = multiplicity * abs(count)
             entry = Generator("huge", node, size * math.log2(prime) if size < 10**300 else math.inf)
-            whole = multiply(whole, self.generator(f"{prime}^{size}", entry))
+            whole = multiply(whole, self.generator(f"{prime}^{size:x}", entry))
         return whole if count > 0 else divide(Ratio(UNIT, UNIT), whole)
 
     def _symbolic_power(self, node: Node, base: Ratio, exponent: Ratio) -> Ratio:
         bound = self._log2(exponent)
         value = base.rational
         if bound and value is not None and value.denominator == 1 and value >= 2:
-            name = f"({value})^({canonical(exponent)})"
+            name = f"({value.numerator:x})^({canonical(exponent)})"
             return self.generator(name, Generator("huge", node, _power_of_two(bound)))
         if bound:
             return self.generator(f"({canonical(base)})^({canonical(exponent)})", Generator("huge", node))
@@ -332,7 +333,8 @@ def compare(left: Form, right: Form) -> Outcome:
     table = {**left.generators, **right.generators}
     kinds = {table[name].kind for name in remaining}
     if "huge" in kinds:
-        return "different" if _dominated(top, table) or _other_factors(top, table) else "costly"
+        proved = _dominated(top, table) or _other_factors(top, table) or _varies(top, table)
+        return "different" if proved else "costly"
     return "unknown" if "opaque" in kinds else "different"
 
 
@@ -342,15 +344,15 @@ def _other_factors(top: Polynomial, table: dict[str, Generator]) -> bool:
         return False
     (one, a), (two, b) = top.items()
     names = [name for monomial in (one, two) for name, _ in monomial]
-    if all(name.endswith("!") and name[:-1].isdigit() for name in names):
+    if all(re.fullmatch(r"[0-9a-f]+!", name) for name in names):
         return a == -b and len(one) == len(two) == 1
-    if not all(re.fullmatch(r"\d+\^\d+", name) for name in names) or max(bits(a), bits(b)) > 2_000:
+    if not all(re.fullmatch(r"\d+\^[0-9a-f]+", name) for name in names) or max(bits(a), bits(b)) > 2_000:
         return False
     powers: dict[int, int] = {}
     for monomial, sign in ((one, 1), (two, -1)):
         for name, exponent in monomial:
             prime, _, size = name.partition("^")
-            powers[int(prime)] = powers.get(int(prime), 0) + sign * int(size) * exponent
+            powers[int(prime)] = powers.get(int(prime), 0) + sign * int(size, 16) * exponent
     ratio = -b / a
     for prime, power in powers.items():
         count = 0
@@ -361,6 +363,22 @@ def _other_factors(top: Polynomial, table: dict[str, Generator]) -> bool:
         if count != power:
             return True
     return ratio != 1
+
+
+def _varies(top: Polynomial, table: dict[str, Generator]) -> bool:
+    """Whether some power of a variable has a coefficient without huge parts: then the difference is not zero."""
+    if any(generator.kind == "opaque" for generator in table.values()):
+        return False
+    if any(
+        g.kind == "huge" and g.node is not None and any(n.op == "name" for n in g.node.walk()) for g in table.values()
+    ):
+        return False
+    outer: dict[Monomial, bool] = {}
+    for monomial in top:
+        variables = tuple(item for item in monomial if item[0].startswith("n:"))
+        plain = all(table[name].kind == "free" for name, _ in monomial)
+        outer[variables] = outer.get(variables, True) and plain
+    return any(variables and plain for variables, plain in outer.items())
 
 
 def _dominated(top: Polynomial, table: dict[str, Generator]) -> bool:

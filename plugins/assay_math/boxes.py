@@ -1,80 +1,121 @@
-r"""The last `\boxed{...}`: one scan over braces, boxes in boxes, and boxes that are one list."""
+r"""The last `\boxed{...}`: balanced braces, boxes in boxes, and boxes that are one list.
+
+Every character is looked at a bounded number of times: braces are matched forward from one box at a time, from the
+last one backwards, and the walk ends at the first box that neither holds the answer nor is listed with it.
+"""
 
 import re
 
 from assay_math.found import Extraction, Missing
 
-_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[^a-zA-Z]|[{}]")
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+_BRACE = re.compile(r"\\[^a-zA-Z]|[{}]")
+_HEAD = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+_TOKEN = re.compile(r"-?\d+(?:\.\d+)?|\\[a-zA-Z]+|\S")
 JOIN = re.compile(
     r"(?:[\s,;.$&]|\\\(|\\\)|\\\[|\\\]|\\[,;:! ]|\\quad|\\text\{\s*(?:and|or|,)\s*\}|\*|\band\b|\bor\b|和|或|、|，)*"
 )
+"""What may stand between boxes or formulas that are one list."""
 _OR = re.compile(r"\bor\b|或")
 _NEXT_SENTENCE = re.compile(r"[.;]\s*\S|\n\s*\n")
+_MAX_GAP = 60
+_MAX_NESTING = 16
+_MAX_PARTS = 256
 
 
 def boxed(response: str, start: int, end: int, prompt: str, choices: bool) -> Extraction | Missing | None:
     """The last box of the zone, or the list of boxes that it ends; None when there is no box."""
-    last = max(response.rfind("\\boxed", start), response.rfind("\\fbox", start))
-    if last < 0:
-        return None
-    head = _BOX.match(response, last)
+    last = _previous(response, start, end)
+    if last is None:
+        return _framed(response, start, end)
+    return _box_at(response, start, end, last)
+
+
+def _framed(response: str, start: int, end: int) -> Extraction | Missing | None:
+    r"""The last `\fbox{...}` of a zone without `\boxed`."""
+    last = response.rfind("\\fbox", start, end)
+    return _box_at(response, last, end, last) if last >= 0 else None
+
+
+def _box_at(response: str, start: int, end: int, last: int) -> Extraction | Missing | None:
+    """The box that begins at `last`, with those around it and listed before it."""
+    head = _HEAD.match(response, last, end)
     if head is None:
         return None
     if response[head.end() : head.end() + 1] != "{":
         return _unbraced(response, last, head.end())
-    first = min(place for place in (response.find("\\boxed", start), response.find("\\fbox", start)) if place >= 0)
-    boxes = _match_braces(response, first, end)
-    if boxes is None:
+    finish = _close(response, head.end(), end)
+    if finish is None:
         return Missing("the last box never closes")
-    content, begin, finish = boxes[-1]
-    text = response[content : finish - 1]
-    parts = [text]
+    last, content, finish = _outermost(response, start, end, (last, head.end() + 1, finish))
+    parts = [response[content : finish - 1]]
     alternative = False
-    for earlier in reversed(boxes[:-1]):
-        gap = response[earlier[2] : begin]
-        if len(gap) > 60 or not JOIN.fullmatch(gap) or _NEXT_SENTENCE.search(gap):
-            break
+    begin = last
+    while len(parts) < _MAX_PARTS and (listed := _listed_before(response, start, begin)) is not None:
+        earlier, text, gap = listed
         alternative |= _OR.search(gap) is not None
-        parts.insert(0, response[earlier[0] : earlier[2] - 1])
-        begin = earlier[1]
+        parts.append(text)
+        begin = earlier
     if len(set(parts)) == 1:
-        return Extraction(text, "boxed", begin, finish)
-    return Extraction((" \\text{ or } " if alternative else ", ").join(parts), "boxed", begin, finish, len(parts))
+        return Extraction(parts[0], "boxed", last, finish)
+    joined = (" \\text{ or } " if alternative else ", ").join(reversed(parts))
+    return Extraction(joined, "boxed", begin, finish, len(parts))
 
 
-def _match_braces(response: str, first: int, end: int) -> list[tuple[int, int, int]] | None:
-    """Outermost boxes as (content, begin, finish), or None when the last one that opens never closes."""
-    boxes: list[tuple[int, int, int]] = []
-    stack: list[tuple[int, int] | None] = []
-    open_boxes: list[int] = []
-    for match in _BRACES.finditer(response, first, end):
-        brace = match.group()
-        if brace == "{":
-            stack.append(None)
-        elif brace == "}":
-            if not stack:
-                continue
-            opened = stack.pop()
-            if opened is None:
-                continue
-            open_boxes.pop()
-            while boxes and boxes[-1][1] > opened[1]:
-                boxes.pop()
-            boxes.append((opened[0], opened[1], match.end()))
-        elif brace[1] in "bf":
-            stack.append((match.end(), match.start()))
-            open_boxes.append(match.start())
-    # A box that stays open only voids the answer when nothing was boxed after it.
-    if open_boxes and (not boxes or boxes[-1][1] < open_boxes[-1]):
+def _previous(response: str, start: int, end: int) -> int | None:
+    """Where the last box before `end` begins."""
+    place = response.rfind("\\boxed", start, end)
+    return place if place >= 0 else None
+
+
+def _close(response: str, opening: int, end: int) -> int | None:
+    """One past the brace that closes the one at `opening`, or None."""
+    depth = 0
+    for match in _BRACE.finditer(response, opening, end):
+        if match.group() == "{":
+            depth += 1
+        elif match.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return match.end()
+    return None
+
+
+def _outermost(response: str, start: int, end: int, box: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The box around `box` (begin, content, end) that no other is around."""
+    for _ in range(_MAX_NESTING):
+        around = _previous(response, start, box[0])
+        head = _HEAD.match(response, around, end) if around is not None else None
+        if around is None or head is None or response[head.end() : head.end() + 1] != "{":
+            break
+        if _close(response, head.end(), box[0]) is not None:
+            break
+        finish = _close(response, head.end(), end)
+        if finish is None:
+            break
+        box = (around, head.end() + 1, finish)
+    return box
+
+
+def _listed_before(response: str, start: int, begin: int) -> tuple[int, str, str] | None:
+    """The box before `begin` that only a comma, a word or a space parts from it: (begin, content, gap)."""
+    earlier = _previous(response, start, begin)
+    head = _HEAD.match(response, earlier) if earlier is not None else None
+    if earlier is None or head is None or response[head.end() : head.end() + 1] != "{":
         return None
-    return boxes or None
+    finish = _close(response, head.end(), begin)
+    if finish is None or begin - finish > _MAX_GAP:
+        return None
+    gap = response[finish:begin]
+    if not JOIN.fullmatch(gap) or _NEXT_SENTENCE.search(gap):
+        return None
+    return earlier, response[head.end() + 1 : finish - 1], gap
 
 
 def _unbraced(response: str, begin: int, place: int) -> Extraction | Missing:
-    match = re.compile(r"\\[a-zA-Z]+|\S").match(response, place)
-    if match is None:
-        return Missing("the last box never closes")
-    digits = re.compile(r"-?\d+(?:\.\d+)?").match(response, place)
-    match = digits or match
-    return Extraction(match.group(), "boxed", begin, match.end())
+    r"""The one token that `\boxed 5` boxes."""
+    match = _TOKEN.match(response, place)
+    return (
+        Missing("the last box never closes")
+        if match is None
+        else Extraction(match.group(), "boxed", begin, match.end())
+    )

@@ -157,7 +157,11 @@ def canonical(ratio: Ratio) -> str:
 
 def _written(polynomial: Polynomial) -> str:
     terms = sorted((m, c) for m, c in polynomial.items())
-    return "+".join(f"{c}" + "".join(f"*{name}^{e}" for name, e in m) for m, c in terms)
+    # Hexadecimal, because writing long integers in decimal takes quadratic time and is limited.
+    return "+".join(
+        f"{c.numerator:x}/{c.denominator:x}" + "".join(f"*{name}^{e:x}" for name, e in monomial)
+        for monomial, c in terms
+    )
 
 
 def raised(base: Ratio, count: int) -> Ratio:

@@ -12,7 +12,6 @@ _PHRASES = (
     "option is", "choice is", "答案是", "答案为", "答案：", "答案:", "故选", "应选", "选择", "réponse est", "réponse :",
     "respuesta es", "antwort ist", "antwort lautet", "antwort:", "risposta è", "resposta é", "ответ:", "答えは",
 )  # fmt: skip
-_CASELESS = re.compile("|".join(sorted((re.escape(p) for p in _PHRASES), key=len, reverse=True)), re.IGNORECASE)
 _LINE_CHARS = 1_000
 _STOP = re.compile(
     r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|with|not|but|by|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
@@ -53,23 +52,31 @@ _BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*")
 
 def phrase(response: str, start: int, end: int, prompt: str, choices: bool) -> Extraction | Missing | None:
     """What stands behind the last answer phrase, or None."""
-    last = None
-    for match in _CASELESS.finditer(response, max(start, end - 20_000), end):
-        last = match
-    if last is None:
+    behind = _last_phrase(response[start:end])
+    if behind is None:
         return None
-    line = response[last.end() : min(end, last.end() + _LINE_CHARS)]
+    begin = start + behind
+    line = response[begin : min(end, begin + _LINE_CHARS)]
     if not line.strip(" *:_\n：."):
         return None
     head = _HEAD.match(line)
-    offset = last.end() + (head.end() if head else 0)
-    found = _candidate(response[offset : last.end() + len(line)], offset, "phrase", choices)
+    offset = begin + (head.end() if head else 0)
+    found = _candidate(response[offset : begin + len(line)], offset, "phrase", choices)
     if found is not None and not choices and " " in found.text and _NUMBER.search(found.text):
         answer = read(found.text) if len(found.text) < 300 else None
         if answer is not None and answer.node is not None and answer.node.op == "text":
             stated = _stated_value(found.text, offset)
             return stated._replace(rule="phrase") if stated else found
     return found
+
+
+def _last_phrase(text: str) -> int | None:
+    """Where the text behind the last answer phrase begins."""
+    lower = text.lower()
+    if len(lower) != len(text):  # a few capitals grow when lowered, which would shift every place
+        lower = "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
+    found = [(place, len(each)) for each in _PHRASES if (place := lower.rfind(each)) >= 0]
+    return sum(max(found)) if found else None
 
 
 def hashes(response: str, start: int, end: int, prompt: str, choices: bool) -> Extraction | None:
