@@ -93,7 +93,7 @@ def _row(raw: bytes, path: str, number: int) -> Row | BadRowError:
     if "\\ud" in text.casefold():
         # Escapes of lone surrogates are JSON but no text that can be stored or sent; they become U+FFFD.
         whole = json.dumps(data, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        data = json.loads(whole)
+        return Row(number, json.loads(whole))
     return Row(number, data)  # pyright: ignore[reportUnknownArgumentType]  (keys of JSON objects are text)
 
 
