@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.contracts.batch import Reward, ScoredGroup
-from assay.contracts.rollout import Rollout, Sampling, Turn, WeightSpan
+from assay.contracts.rollout import Rollout, Sampling, Span, Turn, WeightSpan
 from assay.contracts.task import Task
-from assay.protocols import Example
+from assay.contracts.verdict import StepScore
+from assay.protocols import Example, TaskSampler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,10 +52,10 @@ class Learned:
 
 
 def tasks() -> list[Task]:
-    """The 25 sums of two numbers below 5, whose answers have one digit."""
+    """The 16 sums of two numbers below 4, whose answers have one digit."""
     from assay.training.tiny import sum_tasks
 
-    return [task for task in sum_tasks() if all(int(part) < 5 for part in task.id.split("-")[1:])]
+    return [task for task in sum_tasks() if all(int(part) < 4 for part in task.id.split("-")[1:])]
 
 
 def supervised_start(folder: Path, *, seed: int = 0, until: float = 0.35) -> Path:
@@ -65,9 +66,9 @@ def supervised_start(folder: Path, *, seed: int = 0, until: float = 0.35) -> Pat
     from assay.training.trainer import Trainer
     from assay.training.weights import save_policy
 
-    make_tiny_model(folder, seed=seed, hidden_size=64, layers=1)
+    make_tiny_model(folder, seed=seed, hidden_size=128, layers=2)
     policy = load_policy(str(folder))
-    trainer = Trainer(policy, None, OptimizerSettings(learning_rate=5e-3, micro_batch_tokens=8192), seed=seed)
+    trainer = Trainer(policy, None, OptimizerSettings(learning_rate=2e-3, micro_batch_tokens=8192), seed=seed)
     examples = [_example(policy, task, str(task.reference)) for task in tasks()]
     for _ in range(200):
         if success_rate(policy) >= until:
@@ -84,10 +85,11 @@ def learn(
     settings: OptimizerSettings,
     updates: int,
     group_size: int = 8,
-    prompts: int = 12,
+    prompts: int = 16,
     seed: int = 0,
     beta: float = 0.0,
     channels: Channels | None = None,
+    explained: bool = False,
     models: Mapping[str, PolicyModel] | None = None,
     stop_at: float | None = None,
 ) -> Learned:
@@ -103,6 +105,7 @@ def learn(
         seed: decides which prompts and answers are drawn.
         beta: strength of the KL to the start in the optimizer's objective, for what is attainable.
         channels: further reward channels of an answer; `process` becomes the reward of its first token.
+        explained: add the right answer to each group as a text set apart (the channel `nll`).
         models: frozen policies that the optimizer names in its needs.
         stop_at: share of the attainable that is enough; None makes all updates.
     """
@@ -119,9 +122,12 @@ def learn(
     generator = torch.Generator().manual_seed(seed)
     pool, metrics, done = tasks(), {}, 0
     for update in range(updates):
-        order = torch.randperm(len(pool), generator=generator).tolist()
-        chosen = [pool[index] for index in order[:prompts]]
+        chosen = _drawn(pool, optimizer, min(prompts, len(pool)), generator)
+        if not chosen:
+            break
         groups = sampled_groups(policy, chosen, group_size, generator, version=update, channels=channels)
+        if explained:
+            groups = [_explained(policy, group) for group in groups]
         kept = [
             group for group, decision in zip(groups, optimizer.select(groups), strict=True) if decision.action == "keep"
         ]
@@ -237,7 +243,10 @@ def sampled_groups(
             value = float(ended and text == task.reference)
             extra = dict(channels(task, text)) if channels is not None else {}
             rollouts.append(rollout)
-            rewards.append(Reward(rollout_id=rollout.id, value=value, channels={"reward": value, **extra}))
+            process = extra.pop("process", None)
+            steps = () if process is None or not text else (StepScore(span=Span(start=0, end=1), value=process),)
+            scored = Reward(rollout_id=rollout.id, value=value, steps=steps, channels={"reward": value, **extra})
+            rewards.append(scored)
         groups.append(ScoredGroup(task=task, rollouts=tuple(rollouts), rewards=tuple(rewards)))
     return groups
 
@@ -253,6 +262,31 @@ def encode(policy: PolicyModel) -> Callable[[Any, str], tuple[tuple[int, ...], t
         return before, (*after, tokenizer.eos_token_id)
 
     return ids
+
+
+def _drawn(pool: Sequence[Task], optimizer: PolicyOptimizer, count: int, generator: Any) -> list[Task]:
+    """Different tasks, as the optimizer's task sampler weighs them."""
+    import torch
+
+    samplers = [sidecar for sidecar in optimizer.sidecars if isinstance(sidecar, TaskSampler)]
+    weights = samplers[0].weights([task.id for task in pool]) if samplers else [1.0] * len(pool)
+    count = min(count, sum(weight > 0 for weight in weights))
+    if count == 0:
+        return []
+    return [pool[index] for index in torch.multinomial(torch.tensor(weights), count, generator=generator).tolist()]
+
+
+def _explained(policy: PolicyModel, group: ScoredGroup) -> ScoredGroup:
+    """The group with the right answer as one more rollout, set apart from the others."""
+    prompt, response = encode(policy)(group.task.prompt, str(group.task.reference))
+    first = group.rollouts[0]
+    turn = Turn(text=str(group.task.reference), token_ids=response, logprobs=(0.0,) * len(response))
+    rollout = first.model_copy(
+        update={"id": f"{first.group_id}-explained", "turns": (turn,), "prompt_ids": prompt, "finish": "stop"}
+    )
+    others = [reward.model_copy(update={"channels": {**reward.channels, "nll": 0.0}}) for reward in group.rewards]
+    apart = Reward(rollout_id=rollout.id, value=0.0, channels={"reward": 0.0, "nll": 1.0})
+    return ScoredGroup(task=group.task, rollouts=(*group.rollouts, rollout), rewards=(*others, apart))
 
 
 def _example(policy: PolicyModel, task: Task, answer: str) -> Example:
