@@ -12,6 +12,7 @@ The test code is the task author's and is parsed here; the candidate's program n
 import ast
 import builtins
 import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,13 +49,19 @@ class AssertPlan:
     """The asserts as written, by number."""
 
 
+def parse(code: str) -> ast.Module:
+    """The tree of trusted code; its warnings (an invalid escape) are not ours to give."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
+
+
 def plan(code: str, *, setup: str = "", entry_point: str | None = None) -> AssertPlan:
     """How to run `code`; raises `CasesError` where it is not Python or holds no assert."""
     if len(code) + len(setup) > MAX_TEST_BYTES:
         raise CasesError(f"facts.tests.code: {len(code)} characters of tests; at most {MAX_TEST_BYTES} are read")
     try:
-        tree = ast.parse(code)
-        head = ast.parse(setup)
+        tree, head = parse(code), parse(setup)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CasesError(f"facts.tests.code: not Python: {error}; correct the task's tests") from None
     asserts = sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
@@ -154,7 +161,7 @@ def _needs_objects(tree: ast.Module, functions: tuple[str, ...]) -> bool:
     """Whether the tests use the candidate's names for anything but calling them and comparing what comes back.
 
     Passing a name on to a function of the tests (`check(candidate)`) counts as calling it. What looks like a class
-    (a capital first) must be compared at once: its instances would not cross the border.
+    (a capital first) must be compared, or given to a builtin, at once: its instances would not cross the border.
     """
     names = set(functions)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -165,6 +172,8 @@ def _needs_objects(tree: ast.Module, functions: tuple[str, ...]) -> bool:
             fine.add(id(node.func))
             if isinstance(node.func, ast.Name) and node.func.id in own:
                 fine.update(id(each) for each in node.args)
+            if isinstance(node.func, ast.Name) and node.func.id in _NAMES:
+                compared.update(id(each) for each in node.args)
         if isinstance(node, ast.Compare):
             compared.update(id(each) for each in (node.left, *node.comparators))
     for node in ast.walk(tree):

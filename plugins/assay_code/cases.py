@@ -126,9 +126,7 @@ def read(task: Task) -> Suite:
     facts: dict[str, Any] = task.facts
     if "tests" not in facts:
         found = ", ".join(sorted(facts)) or "none"
-        raise CasesError(
-            f"task {task.id!r}: facts['tests'] is missing; facts found: {found}; add the tests of this task"
-        )
+        raise CasesError(f"task {task.id!r}: facts['tests'] is missing; found: {found}; add the tests of this task")
     given = {name: facts[name] for name in ("tests", "language", "entry_point", "head") if name in facts}
     try:
         return Suite.model_validate(given)

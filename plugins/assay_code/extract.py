@@ -14,7 +14,8 @@ _OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</th
 _LOOKS: dict[str, re.Pattern[str]] = {
     "python": re.compile(
         r"^(?:from [\w.]+ import |import \w|(?:async )?def \w+\s*\(|class \w+\s*[:(]|@\w|print\s*\(|"
-        r"(?:for|while|if|with|try)\b.*:\s*(?:#.*)?$|[A-Za-z_][\w.\[\], ]*\s*[-+*/|&]?=[^=]|\w+(?:\.\w+)*\(.*\)\s*$)",
+        r"(?:for|while|if|with|try)\b.*:\s*(?:#.*)?$|\w+(?:\.\w+)*\(.*\)\s*$|"
+        r"[A-Za-z_]\w*(?:\[[^\]\n]*\]|\.\w+|[ \t]*,[ \t]*[A-Za-z_]\w*)*[ \t]*[-+*/|&]?=[^=])",
         re.MULTILINE,
     ),
     "cpp": re.compile(r"^\s*#\s*include\b|\bint\s+main\s*\(", re.MULTILINE),

@@ -199,7 +199,7 @@ class Grader:
         """Score and message of a special judge, which runs in a jail of its own; its failure is ours."""
         values = [stdin, output, reference][: _parameters(checker)]
         call = json.dumps({"fn": "check", "args": values})
-        limits = JobLimits(wall_s=20, cpu_s=10, memory_mib=1024)
+        limits = JobLimits(wall_s=20, cpu_s=4, memory_mib=1024)
         result = await self._sandbox.run(Job(source=checker, calls=(call,), limits=limits, trusted=True))
         where = "the special judge"
         if result.outcome != "exited" or not result.returns:
@@ -430,7 +430,7 @@ def _parameters(checker: str) -> int:
     from assay_code.cases import CasesError
 
     try:
-        tree = ast.parse(checker)
+        tree = asserts.parse(checker)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise CasesError(f"facts.tests.compare.checker: not Python: {error}; correct the task's tests") from None
     for node in tree.body:

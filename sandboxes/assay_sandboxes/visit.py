@@ -301,7 +301,7 @@ def _classify(answer: dict[str, Any], status: int, stderr: bytes, limits: JobLim
     detail = str(answer["detail"])
     if outcome != "exited":
         return outcome, detail
-    if status != 0 and _MEMORY.search(stderr[-2000:]):
+    if status != 0 and _MEMORY.search(stderr):
         return "out_of_memory", ""
     if status == -SIGXCPU or (status == -SIGKILL and float(answer["cpu_s"]) >= limits.cpu_s):
         return "timed_out", "cpu"

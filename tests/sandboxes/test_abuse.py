@@ -1,5 +1,7 @@
 """Attacks on every tier: the specification's, and further ones of ours. After each the next job must print 42."""
 
+# ruff: noqa: E501 - programs read best as they are
+
 import asyncio
 import json
 import os

@@ -32,6 +32,8 @@ from assay.testing.reward_suite import CheckResult
 GRACE_S = 0.5
 """How much longer than its wall limit a job may hold its slot; and what a busy machine may add is asked apart."""
 BUSY_S = 3.0
+OUTSIDE = ("/usr", "/etc", "/root", "/var/tmp", "/home")  # noqa: S108 - places that a job must not be able to write to
+PLACES = ("/tmp", "/dev/shm", "/var/tmp", "/dev/mqueue", "/run")  # noqa: S108 - where state could pass from job to job
 Wrong = list[str]
 Check = Callable[[Sandbox], Awaitable[Wrong]]
 _SECRET = "ASSAY_SUITE_SECRET_TOKEN"  # noqa: S105 - the name of a variable that must not be seen inside
@@ -149,31 +151,43 @@ def _open_secret(folder: Path) -> Path:
 
 
 async def _private_files(sandbox: Sandbox) -> Wrong:
-    wrong: Wrong = []
+    mark = f"assay-suite-{secrets.token_hex(6)}"
+    try:
+        return await _sees_nothing(sandbox, mark) + await _leaves_nothing(sandbox, mark)
+    finally:
+        # Where a tier holds nothing, its jobs write to this very machine.
+        for folder in (*OUTSIDE, *PLACES):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{folder}/{mark}")
+
+
+async def _sees_nothing(sandbox: Sandbox, mark: str) -> Wrong:
     with tempfile.TemporaryDirectory() as folder:
         secret = _open_secret(Path(folder))
         seen = (
             "import os\nfor path in ('/etc/passwd', '/etc/shadow', '/root/.bashrc', '/proc/1/environ', "
             f"f'/proc/{{os.getppid()}}/environ', {str(secret)!r}, '/var/log/dpkg.log'):\n"
             "    try: print('read', path, open(path, 'rb').read(20))\n    except OSError: pass\n"
-            f"for path in ({folder!r}, '/usr/x', '/etc', '/root', '/dev/shm', '/var/tmp', '/home'):\n"
-            "    try: open(path + '/assay-suite', 'w'); print('wrote', path)\n    except OSError: pass\n"
+            f"for path in ({folder!r}, *{OUTSIDE!r}):\n"
+            f"    try: open(path + '/{mark}', 'w'); print('wrote', path)\n    except OSError: pass\n"
             f"try: open({str(secret)!r}, 'a').write('!'); print('wrote the secret')\nexcept OSError: pass\n"
             f"print([k for k in os.environ if k == {_SECRET!r}])\n"
         )
         result = await _run(sandbox, seen)
         # A container has an /etc of its own image: a file that is not the host's is no leak.
         leaks = [line for line in result.stdout.splitlines() if line != "[]" and "/etc/passwd" not in line]
-        wrong += _unless(not leaks and result.outcome == "exited", f"a job could reach {leaks}", result)
+        return _unless(not leaks and result.outcome == "exited", f"a job could reach {leaks}", result)
+
+
+async def _leaves_nothing(sandbox: Sandbox, mark: str) -> Wrong:
     state = (
-        "import os\nplaces = ('.', '/tmp', '/dev/shm', '/var/tmp', '/dev/mqueue', '/run')\n"
-        "places = [place for place in places if os.path.isdir(place)]\n"
-        "print(any(os.path.exists(p + '/assay-state') for p in places))\n"
-        "for p in places:\n    try: open(p + '/assay-state', 'w').close()\n    except OSError: pass\n"
+        f"import os\nplaces = [place for place in ('.', *{PLACES!r}) if os.path.isdir(place)]\n"
+        f"print(any(os.path.exists(p + '/{mark}') for p in places))\n"
+        f"for p in places:\n    try: open(p + '/{mark}', 'w').close()\n    except OSError: pass\n"
     )
     await _run(sandbox, state)
     result = await _run(sandbox, state)
-    return wrong + _unless(result.stdout == "False\n", "a job saw what the one before it left", result)
+    return _unless(result.stdout == "False\n", "a job saw what the one before it left", result)
 
 
 async def _memory_limit(sandbox: Sandbox) -> Wrong:

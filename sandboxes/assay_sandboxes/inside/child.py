@@ -27,11 +27,14 @@ COMPLAINT = 250
 """Where the child says why it could not be set up; closed before any of the candidate's code runs."""
 FRAME_BYTES = tagged.MAX_BYTES + 4096
 STACK_BYTES = 64 << 20
+SPARSE_BYTES = 128 << 20
+"""What a runtime with a heap limit of its own may write beside that heap (code, stacks, buffers)."""
 
 
 def set_limits(limits: dict[str, Any], *, native: bool, base_bytes: int) -> None:
     """Bound the calling process; `native` programs get a larger stack, `base_bytes` is the interpreter's own memory."""
-    memory = (limits["memory_mib"] << 20) + base_bytes
+    sparse = limits.get("sparse", False)
+    memory = (limits["memory_mib"] << 20) + (SPARSE_BYTES if sparse else base_bytes)
     cpu = int(-(-limits["cpu_s"] // 1))
     bounds: dict[int, int | tuple[int, int]] = {
         resource.RLIMIT_CPU: (cpu, cpu + 1),
@@ -42,9 +45,9 @@ def set_limits(limits: dict[str, Any], *, native: bool, base_bytes: int) -> None
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_NPROC: limits["processes"],
         # Engines that reserve far more address space than they use are bounded by the data they write.
-        resource.RLIMIT_DATA if limits.get("sparse") else resource.RLIMIT_AS: memory,
+        resource.RLIMIT_DATA if sparse else resource.RLIMIT_AS: memory,
     }
-    if native:
+    if native and not sparse:  # threads take the stack limit as their own size
         bounds[resource.RLIMIT_STACK] = min(STACK_BYTES, memory)
     for which, value in bounds.items():
         soft, hard = value if isinstance(value, tuple) else (value, value)
