@@ -8,6 +8,7 @@ what may hang belongs into a worker process.
 
 import asyncio
 import random
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from assay.judging.health import backoff_s
 from assay.judging.pool import Answer, Pool, ProgramKey
 from assay.judging.worker import describe
 from assay.protocols import RewardSource
+from assay.verifier import FunctionSource
 
 _CANDIDATES = TypeAdapter(Sequence[Candidate])
 _VERDICTS = TypeAdapter(list[Verdict])
@@ -166,6 +168,8 @@ class InlineGuard(_Retrying):
         super().__init__(limits, random_source)
         self.source = source
         self.copies = copies
+        self.immediate = isinstance(source, FunctionSource)
+        """Whether the source is a plain function, which never awaits."""
         self.batch_s = limits.timeout_s
         """Wall time of a batch: at first that of one candidate; longer once candidates proved to be slow, not stuck."""
         self._abandoned: set[asyncio.Task[Any]] = set()
@@ -181,6 +185,8 @@ class InlineGuard(_Retrying):
         return judged
 
     async def _call(self, batch: Sequence[Candidate]) -> _Answered:
+        if self.immediate:
+            return self._answer_at_once(batch)
         timeout_s = self.limits.timeout_s if len(batch) == 1 else self.batch_s
         context, captured = judging_context()
         loop = asyncio.get_running_loop()
@@ -208,17 +214,23 @@ class InlineGuard(_Retrying):
             )
         try:
             answer = task.result()
-        except ContractError as error:
-            raise _CallError("broken contract", str(error), output=captured.text(), latency_s=latency_s) from error
         except (Exception, asyncio.CancelledError) as error:  # whatever a source raises is its failure, not ours
-            raise _CallError(
-                f"raised {type(error).__name__}",
-                describe(error),
-                transient=isinstance(error, TransientError),
-                output=captured.text() + "".join(traceback.format_exception(error)),
-                latency_s=latency_s,
-            ) from error
+            raise _broken(error, captured.text(), latency_s) from error
         return _Answered(answer, captured.text(), latency_s / len(batch))
+
+    def _answer_at_once(self, batch: Sequence[Candidate]) -> _Answered:
+        """The answer of a source that is a plain function: without a task, since there is nothing to wait for."""
+        context, captured = judging_context()
+        started = time.monotonic()
+        try:
+            context.run(self._ask(batch).send, None)
+        except StopIteration as finished:
+            answer: Sequence[object] = finished.value
+        except Exception as error:  # whatever a source raises is its failure, not ours
+            raise _broken(error, captured.text(), time.monotonic() - started) from error
+        else:
+            raise AssertionError("a function source does not await")
+        return _Answered(answer, captured.text(), (time.monotonic() - started) / len(batch))
 
     async def _ask(self, batch: Sequence[Candidate]) -> Sequence[object]:
         if self.copies:
@@ -249,6 +261,19 @@ class InlineGuard(_Retrying):
         self._abandoned.discard(task)
         if not task.cancelled():
             task.exception()  # looked at, so that the loop does not complain
+
+
+def _broken(error: BaseException, output: str, latency_s: float) -> _CallError:
+    """The error of an inline call as the guard words it."""
+    if isinstance(error, ContractError):
+        return _CallError("broken contract", str(error), output=output, latency_s=latency_s)
+    return _CallError(
+        f"raised {type(error).__name__}",
+        describe(error),
+        transient=isinstance(error, TransientError),
+        output=output + "".join(traceback.format_exception(error)),
+        latency_s=latency_s,
+    )
 
 
 class ProcessGuard(_Retrying):

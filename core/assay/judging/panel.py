@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeVar
 
 from assay.component import BuildContext, Component, Workers
@@ -50,7 +51,12 @@ class _Node:
         for member in self.members:
             yield from member.sources()
 
-    @property
+    @cached_property
+    def immediate(self) -> bool:
+        """Whether none of the sources below ever waits."""
+        return all(source.immediate for source in self.sources())
+
+    @cached_property
     def group_scope(self) -> bool:
         """Whether any source below must see the whole group."""
         return any(source.limits.scope == "group" for source in self.sources())
@@ -70,6 +76,8 @@ class _Job:
     """One rollout on its way through the panel."""
 
     candidate: Candidate
+    key: str
+    """Content key of the candidate."""
     group: "_Group"
 
 
@@ -168,13 +176,17 @@ class Panel:
         if self.judges_groups:
             raise JudgingError("a source of this panel judges whole groups; hand it the group with judge_group")
         candidate = Candidate.model_construct(task=task, rollout=rollout, group=())
-        return await self._reward(_Job(candidate, _Group([candidate])))
+        return await self._reward(_Job(candidate, self._keys.key(candidate), _Group([candidate])))
 
     async def judge_group(self, task: Task, rollouts: Sequence[Rollout]) -> tuple[Reward, ...]:
         """The rewards of a whole group, in order."""
         candidates = [Candidate.model_construct(task=task, rollout=rollout, group=()) for rollout in rollouts]
         group = _Group(candidates)
-        return tuple(await _all([self._reward(_Job(candidate, group)) for candidate in candidates]))
+        if all(node.immediate for node in self._nodes):
+            return tuple([await self._reward(_Job(c, self._keys.key(c), group)) for c in candidates])
+        return tuple(
+            await _all([self._reward(_Job(candidate, self._keys.key(candidate), group)) for candidate in candidates])
+        )
 
     async def check_task(self, task: Task) -> list[str]:
         """What the sources that would judge a task find wrong with it (an unreadable gold), one sentence each."""
@@ -321,9 +333,19 @@ class Panel:
     async def _reward(self, job: _Job) -> Reward:
         tags = job.candidate.task.tags
         nodes = [node for node in self._nodes if node.entry.applies(tags)]
-        outcomes = await _all([self._outcome(node, job) for node in nodes])
+        outcomes = await self._outcomes(nodes, job)
         parts = [_part(node, outcome) for node, outcome in zip(nodes, outcomes, strict=True)]
         return combine.total(job.candidate.rollout.id, parts)
+
+    async def _outcomes(self, nodes: Sequence[_Node], job: _Job) -> list[Outcome]:
+        """The outcomes in order; entries that may wait wait together."""
+        if sum(not node.immediate for node in nodes) > 1:
+            return await _all([self._outcome(node, job) for node in nodes])
+        found = {index: await self._outcome(node, job) for index, node in enumerate(nodes) if node.immediate}
+        for index, node in enumerate(nodes):
+            if not node.immediate:
+                found[index] = await self._outcome(node, job)
+        return [found[index] for index in range(len(nodes))]
 
     async def _outcome(self, node: _Node, job: _Job) -> Outcome:
         if node.source is not None:
@@ -341,13 +363,13 @@ class Panel:
                 if not combine.falls_through(asked[-1]):
                     break
             return combine.cascade(asked)
-        outcomes = await _all([self._outcome(member, job) for member in node.members])
+        outcomes = await self._outcomes(node.members, job)
         return combine.minimum(outcomes) if isinstance(entry, MinEntry) else combine.product(outcomes)
 
     async def _judgement(self, source: Source, job: _Job) -> Judgement:
         if source.limits.scope == "group":
             return await job.group.judgement(source, job.candidate)
-        return await source.judge(job.candidate)
+        return await source.judge(job.candidate, job.key)
 
 
 def open_panel(

@@ -160,10 +160,15 @@ class Source:
         """Candidates that wait for a call."""
         return len(self._batcher) if self._batcher is not None else 0
 
-    async def judge(self, candidate: Candidate) -> Judgement:
-        """The judgement of one candidate."""
+    @property
+    def immediate(self) -> bool:
+        """Whether it answers without ever waiting, so that nothing is gained by a task of its own."""
+        return self._batcher is None and getattr(self.guard, "immediate", False)
+
+    async def judge(self, candidate: Candidate, key: str | None = None) -> Judgement:
+        """The judgement of one candidate; `key` is its content key where the caller knows it."""
         self._stop_if_unhealthy()
-        key = self._keys.key(candidate)
+        key = key or self._keys.key(candidate)
         started_at = datetime.now(UTC)
         if self._masked():
             return self._record(candidate, key, started_at, self._mask())
