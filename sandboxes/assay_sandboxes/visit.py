@@ -86,12 +86,17 @@ class Slot:
         """The first line that a command prints inside a jail; raises `SandboxError` where it cannot be started."""
         limits = JobLimits(memory_mib=1024, cpu_s=10, wall_s=20)
         program = {"op": "program", "argv": list(command), "variables": {"PATH": "/usr/bin:/bin"}, "sparse": True}
-        self._loaded = None
-        try:
-            answer = self.jail().ask([program, {"op": "run", "limits": limits.model_dump()}], wall_s=limits.wall_s)
-        except JailLost as lost:
-            self._drop()
-            raise SandboxError(f"the jail was lost: {lost}") from None
+        for attempt in range(2):
+            self._loaded = None
+            try:
+                answer = self.jail().ask([program, {"op": "run", "limits": limits.model_dump()}], wall_s=limits.wall_s)
+                break
+            except JailLost as lost:
+                self._drop()
+                if attempt:
+                    raise SandboxError(f"the jail was lost: {lost}") from None
+        else:
+            raise AssertionError("the loop breaks or raises")
         result = self._result(answer, limits)
         if result.outcome != "exited" or result.exit_code != 0:
             raise SandboxError(f"{command[0]} ended as {result.outcome}: {result.stderr.strip()[-200:]}")

@@ -210,7 +210,16 @@ def test_a_special_judge_may_give_a_part_and_a_message(judge: Judge) -> None:
     assert "near 9" in verdict.evidence[1].summary
 
 
-@pytest.mark.parametrize("body", ["1 / 0", "return 7", "return 'yes'", "import os; os._exit(0)", "while True: pass"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "1 / 0",
+        "return 7",
+        "return 'yes'",
+        "import os; os._exit(0)",
+        pytest.param("while True: pass", marks=pytest.mark.slow),
+    ],
+)
 def test_a_broken_special_judge_is_never_a_zero(body: str, judge: Judge) -> None:
     checker = f"def check(inp, out):\n    {body}\n"
     tests = {"kind": "stdio", "cases": [{"stdout": "9"}], "compare": {"mode": "checker", "checker": checker}}

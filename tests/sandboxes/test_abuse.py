@@ -32,7 +32,7 @@ BUBBLEWRAP, *OTHERS = TIERS
 LISTED_GAPS = {"landlock": {"disk-fill-bounded"}}
 
 SQUARE = {"kind": "call", "fn": "square", "cases": [{"args": [n], "expect": n * n} for n in (2, 3, -5)]}
-SAYS_OK = {"kind": "stdio", "cases": [{"stdin": "", "stdout": "ok\n"}], "limits": {"wall_s": 5, "cpu_s": 2}}
+SAYS_OK = {"kind": "stdio", "cases": [{"stdin": "", "stdout": "ok\n"}], "limits": {"wall_s": 5, "cpu_s": 1}}
 CHECKED = {
     "kind": "assert",
     "code": "def check(f):\n    for n in (2, 3):\n        assert f(n) - n * n == 0\ncheck(square)\n",

@@ -53,6 +53,7 @@ def _folders() -> set[str]:
 
 @pytest.mark.bubblewrap
 def test_a_killed_zygote_costs_one_retry() -> None:
+    before = {each.pid for each in _below_us()}
     sandbox = _open_bubblewrap()
 
     async def run() -> None:
@@ -60,12 +61,17 @@ def test_a_killed_zygote_costs_one_retry() -> None:
         running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(0.6)\nprint(42)")))
         await asyncio.sleep(0.3)
         for process in _below_us():
-            process.kill()
+            if process.pid not in before:
+                process.kill()
         result = await running
         assert (result.outcome, result.stdout) == ("exited", "42\n")
+        assert sandbox._candidates[0].slot.starts == 2  # pyright: ignore[reportPrivateUsage]
+        for process in _below_us():
+            if process.pid not in before:
+                process.kill()
+        assert sandbox.require(["bash"])["bash"]
         await sandbox.aclose()
 
-    before = {each.pid for each in _below_us()}
     asyncio.run(run())
     assert {each.pid for each in _below_us()} <= before
 
