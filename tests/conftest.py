@@ -5,12 +5,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from assay.component import BuildContext
 from assay.errors import SandboxError
 from assay_sandboxes import assay_sandboxes
 from assay_sandboxes.sandbox import JailedSandbox
+
+# The same examples on every machine, and no deadline: a busy machine is no defect.
+hypothesis.settings.register_profile("assay", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("assay")
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,9 @@ from assay_rules.answer import AnswerOptions, find_answer
 from assay_rules.text import answer_zone, shown
 
 _PHRASE = re.compile(
-    r"\b(?:answers?|choices?|options?)\b(?:\s+(?:is|are|must be|should be|would be)\b\s*:?|\s*[:=])"
-    r"|\bI(?:\s+would|'d)?\s+(?:choose|pick|select)\b(?:\s+(?:option|answer|choice)\b)?",
+    r"\b(?:answer|choice|option)(?:s\b|\b)\s+(?:is|are|must be|should be|would be|has to be)\b\s*:?"
+    r"|\b(?:answer|choice|option)\b[*_ \t]*[:=]"
+    r"|\bI(?:\s+would|'d)?\s+(?:choose|pick|select|go with)\b(?:\s+(?:option|answer|choice)\b)?",
     re.IGNORECASE,
 )
 _STATEMENTS = 100  # so many statements are looked at, from the end; a text with more unreadable ones states nothing
@@ -30,6 +31,13 @@ _DECORATION = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox|rm|bf)\b\s
 _DENIAL = re.compile(r"(?:not|none|neither|no|unknown|unclear|undecided|impossible|i do|i don|don)\b", re.IGNORECASE)
 _DOUBT = re.compile(r"^\W*(?:or|and)\b|\b(?:wait|actually|sorry|instead|maybe|perhaps)\b", re.IGNORECASE)
 _JOIN = re.compile(r"\s*(?:,|/|;|&|\bor\b|\band\b)\s*(?:(?:or|and)\b\s*)?", re.IGNORECASE)
+_CLOSING = re.compile(
+    r"\b(?:so|therefore|thus|hence|which is|it is|it's|it must be)\s*,?\s*(?=\S{1,12}\s*\Z)", re.IGNORECASE
+)
+_HEDGE = re.compile(r"\b(?:not|whether|if|or|unsure|maybe|perhaps|might|could)\b|n't\b", re.IGNORECASE)
+_LIST = re.compile(r"\}[\s$,;]*(?:(?:and|or)\b[\s$,;]*)*\Z", re.IGNORECASE)
+_EDGES = " .:,;()[]-\u2013\u2014"
+_OPERATOR = re.compile(r" *([-+*/=^<>|]) *")
 _ARTICLE = re.compile(r"^(?:a|an|the)\s+", re.IGNORECASE)
 
 
@@ -112,7 +120,7 @@ class Choices:
             if normal := _normal(text):
                 by_text.setdefault(normal, []).append(label)
         self._texts = {text: labels[0] for text, labels in by_text.items() if len(labels) == 1}
-        self._label = _label_pattern(tuple(table))
+        self._label, self._right = _label_patterns(tuple(table))
 
     def label(self, gold: str | int) -> str | None:
         """The label that a reference names, by letter or by the option's text; None where it names none."""
@@ -127,9 +135,9 @@ class Choices:
                 return reading
             if is_phrase and _DENIAL.match(_plain(content)):
                 break
-        lines = [line for line in zone.splitlines() if line.strip()]
-        # Without a statement, a closing line counts only if it is a choice and nothing else.
-        return self.read(lines[-1], alone=True) if lines else None
+        # Without a statement, a closing line counts only if it is a choice and nothing else, or ends as a conclusion.
+        last = zone.rstrip().rpartition("\n")[2]
+        return self.read(last, alone=True) or self._concluded(last[-500:])
 
     def read(self, content: str, *, alone: bool = False) -> Reading | None:
         """What the text of one statement chooses; with `alone`, nothing may stand beside the choice."""
@@ -151,10 +159,21 @@ class Choices:
             return None
         if len(labels) == 1:
             labels |= self._contradicted(rest)
-        tail = _normal(rest.lstrip(" .:,)-"))
+        tail = _normal(rest.strip(_EDGES))
         if alone and tail and self._texts.get(tail) not in labels:
             return None
         return Reading(frozenset(labels), plain)
+
+    def _concluded(self, line: str) -> Reading | None:
+        """What the end of the last line concludes: "Option B is correct.", "..., so B."."""
+        sentence = re.split(r"(?<=[.!?])\s+", line.strip())[-1]
+        if _HEDGE.search(sentence):
+            return None
+        right = self._right.search(sentence)
+        if right is not None:
+            return Reading(frozenset([self._labels[right["label"].casefold()]]), sentence)
+        closing = _CLOSING.search(sentence)
+        return self.read(sentence[closing.end() :], alone=True) if closing is not None else None
 
     def mentioned(self, zone: str) -> set[str]:
         """Labels that stand alone as capital words in `zone`, and options whose text occurs."""
@@ -183,10 +202,12 @@ class Choices:
 
     def _contradicted(self, rest: str) -> set[str]:
         """Other labels that the words after a label choose as well, by text or in doubt."""
-        other = self._texts.get(_normal(rest.lstrip(" .:,)-")))
+        other = self._texts.get(_normal(rest.strip(_EDGES)))
         if other is not None:
             return {other}
-        return self.mentioned(rest) if _DOUBT.search(rest) else set()
+        # "A) Lima B) Quito C) La Paz" goes through the options and chooses none of them.
+        listed = {label for label in re.findall(r"(?<!\w)\(?(\w+)[.):]", rest) if label in self._labels.values()}
+        return self.mentioned(rest) if len(listed) > 1 or _DOUBT.search(rest) else set()
 
 
 def _statements(zone: str) -> Iterator[tuple[str, bool]]:
@@ -194,11 +215,18 @@ def _statements(zone: str) -> Iterator[tuple[str, bool]]:
     marks = [(match.end(), _line) for match in _PHRASE.finditer(zone)]
     marks += [(match.end(), _box) for match in _BOX.finditer(zone)]
     tag = find_answer(zone, AnswerOptions(rules=("tag",), think=False))
+    skipped = len(zone)
     for start, content in sorted(marks, key=lambda mark: -mark[0])[:_STATEMENTS]:
+        if content is _box and start >= skipped:
+            continue
         if tag is not None and tag.start > start:
             yield tag.text, False
             tag = None
-        yield content(zone, start), content is _line
+        if content is _box:
+            skipped, text = _boxes(zone, start)
+            yield text, False
+        else:
+            yield _line(zone, start), True
     if tag is not None:
         yield tag.text, False
 
@@ -209,6 +237,27 @@ def _line(zone: str, start: int) -> str:
 
 def _box(zone: str, start: int) -> str:
     return zone[start : _closing(zone, start)]
+
+
+def _boxes(zone: str, start: int) -> tuple[int, str]:
+    """Where a list of boxes that ends with the one at `start` begins, and what is in all of them.
+
+    Boxes joined only by commas, "and", "or" or blanks are one list.
+    """
+    texts = [_box(zone, start)]
+    while len(texts) < _STATEMENTS:
+        mark = max(zone.rfind("\\boxed", 0, start), zone.rfind("\\fbox", 0, start))
+        before = _LIST.search(zone, max(0, mark - 600), mark) if mark >= 0 else None
+        if before is None:
+            break
+        opened = next(
+            (found.end() for found in _BOX.finditer(zone, max(0, before.start() - 520), before.start())), None
+        )
+        if opened is None:
+            break
+        start = opened
+        texts.insert(0, _box(zone, start))
+    return start, ", ".join(texts)
 
 
 def _closing(zone: str, start: int, limit: int = 500) -> int:
@@ -222,12 +271,18 @@ def _closing(zone: str, start: int, limit: int = 500) -> int:
 
 
 @lru_cache(maxsize=128)
-def _label_pattern(labels: tuple[str, ...]) -> re.Pattern[str]:
+def _label_patterns(labels: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What begins with a label, and "B is correct" at the end of a sentence."""
     listed = "|".join(re.escape(label) for label in sorted(labels, key=len, reverse=True))
-    return re.compile(
+    first = re.compile(
         rf"\s*(?:(?:option|choice|answer)\s+)?(?P<bracket>[(\[])?\s*(?P<label>{listed})(?!\w)(?(bracket)\s*[)\]])",
         re.IGNORECASE,
     )
+    right = re.compile(
+        rf"(?:\b(?i:option|choice)\s+|\A\W*)\W{{0,3}}(?P<label>{listed})(?!\w)\W{{0,3}}(?:\s*\S.{{0,80}})?"
+        r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:one|answer|choice|option))?\W*\Z"
+    )
+    return first, right
 
 
 def _plain(text: str) -> str:
@@ -238,4 +293,4 @@ def _plain(text: str) -> str:
 def _normal(text: str) -> str:
     """`text` as options are compared: case, articles, mark-up, blanks and a final point ignored."""
     plain = " ".join(_plain(text).casefold().split()).strip(" .")
-    return _ARTICLE.sub("", plain)
+    return _ARTICLE.sub("", _OPERATOR.sub(r"\1", plain))

@@ -119,7 +119,8 @@ def resolve(name: str) -> str:
     for full in CHECKS:
         if full.partition(":")[2] == short:
             return full
-    raise BadInstructionError(f"no instruction named {name!r}.{did_you_mean(name, [*CHECKS, *ALIASES])}")
+    known = [*(full.partition(":")[2] for full in CHECKS), *ALIASES, *CHECKS]
+    raise BadInstructionError(f"no instruction named {name!r}.{did_you_mean(name, known)}")
 
 
 @cache

@@ -100,10 +100,9 @@ def read_number(text: str, *, decimal_comma: bool = False, units: tuple[str, ...
     """
     if len(text) > _MAX_CHARACTERS:
         raise NotANumberError("number_too_large")
-    text = _readable_text(text).strip()
+    text = _readable_text(text).strip().removesuffix(".").rstrip()
     for unit in sorted(map(_readable_text, units), key=len, reverse=True):
         text = text.removesuffix(unit).strip() if text.endswith(unit) else text.removeprefix(unit).strip()
-    text = text.removesuffix(".")
     percent = text.endswith("%")
     text = text.rstrip("%\\ ") if percent else text
     if mixed := _MIXED.fullmatch(text):

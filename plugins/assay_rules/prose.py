@@ -18,11 +18,10 @@ class _Identifier(Protocol):
 
 _WORD = re.compile(r"\w+")
 _END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u0964]+[\"')\]\u201d\u2019*_]*(?=\s|$)|[\u3002\uff01\uff1f\u0964]+")
-_ABBREVIATION = re.compile(
-    r"(?:^|[\s(\[\"'])(?:mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|e\.g|i\.e|cf|no|fig|vol|inc|ltd|co|approx|dept|est|a\.m|p\.m"
-    r"|u\.s|u\.k|ph\.d|[a-z])\.$",
-    re.IGNORECASE,
-)
+_BEFORE = r"(?:^|[\s(\[\"'])"
+_TITLE = re.compile(rf"{_BEFORE}(?:(?i:mr|mrs|ms|dr|prof|st|vs|e\.g|i\.e|cf|fig|vol|approx)|[A-Z])\.$")
+_SHORT = re.compile(rf"{_BEFORE}(?:jr|sr|etc|inc|ltd|co|dept|est|a\.m|p\.m|u\.s|u\.k|ph\.d)\.$", re.IGNORECASE)
+_NUMBER_SIGN = re.compile(rf"{_BEFORE}no\.$", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|\$\$[^$]*\$\$|\$[^$\n]*\$|https?://\S+|</?\w+>", re.DOTALL)
 
 _SCRIPTS = {
@@ -55,10 +54,15 @@ def sentences(text: str) -> list[str]:
 
 
 def _abbreviates(text: str, end: int) -> bool:
-    if not _ABBREVIATION.search(text[max(0, end - 12) : end]):
-        return False
-    following = text[end : end + 3].strip()
-    return bool(following)  # at the very end of the text even "etc." ends a sentence
+    """Whether the point before `end` belongs to an abbreviation in the middle of a sentence."""
+    before, following = text[max(0, end - 12) : end], text[end : end + 3].strip()
+    if not following:
+        return False  # at the very end of the text even "etc." ends a sentence
+    if _TITLE.search(before):
+        return True
+    return (bool(_SHORT.search(before)) and not following[0].isupper()) or (
+        bool(_NUMBER_SIGN.search(before)) and following[0].isdigit()
+    )
 
 
 def prose(text: str) -> str:
