@@ -82,7 +82,8 @@ class JsonlTasks:
         """
         if self._tasks is None:
             options = self.options
-            chosen = [task for question, task in self._read() if options.offers(question)]
+            rows = self._read()
+            chosen = [task for question, task in rows if options.offers(question) and not options.shows(question)]
             self._tasks = chosen[options.start :][: options.limit]
         return self._tasks
 

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from assay.component import Options
 from assay.contracts import Message
+from assay_tasks.split import normalized
 
 PLACE = "{prompt}"
 
@@ -47,6 +48,11 @@ class FramingOptions(Options):
             messages.append(Message(role="user", content=self._fill(example.prompt)))
             messages.append(Message(role="assistant", content=example.answer))
         return (*messages, Message(role="user", content=self._fill(prompt)))
+
+    def shows(self, question: str) -> bool:
+        """Whether a question is one of the solved examples, and therefore never asked."""
+        asked = normalized(question)
+        return any(normalized(example.prompt) == asked for example in self.examples)
 
     def around(self, conversation: Sequence[Message]) -> tuple[Message, ...]:
         """A ready conversation with the system text in front where it has none; template and examples do not apply."""

@@ -75,7 +75,7 @@ class GymTasks:
         for index in range(options.size):
             item = item_of(self.dataset, index, options.dataset)
             question = _text(item, options.question, options.dataset)
-            if normalized(question) in asked or not options.offers(question):
+            if normalized(question) in asked or not options.offers(question) or options.shows(question):
                 continue
             asked.add(normalized(question))
             tasks.append(self._task(index, item, question))

@@ -34,11 +34,11 @@ def demo(
     started = time.monotonic()
     with as_file(files("assay") / "demo" / ("full.toml" if full else "quick.toml")) as path:
         if not full:
-            overrides["policy.model"] = str(quick_start_model(Path("runs") / "quick-start-model"))
+            overrides["policy.model"] = str(quick_start_model(Path("runs") / "quick-start-model").absolute())
         config = load_config(path, overrides=overrides)
         from assay.run import train
 
         with Progress() as progress:
-            train(config, base_dir=Path.cwd(), emit=progress.handle)  # type: ignore[arg-type]
+            train(config, base_dir=path.parent, emit=progress.handle)  # type: ignore[arg-type]
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in all")
     return 0
