@@ -96,7 +96,10 @@ def closing(response: str, start: int, end: int, prompt: str, choices: bool) -> 
     spans = _formulas(text)
     begin = _closing_statement(text, spans)
     sentence = text[begin:]
-    if not sentence.strip() or _NOT_CLOSING.search(sentence) or (prompt and sentence.strip() in prompt):
+    stated = sentence.strip()
+    # A lone number or word is an answer even where the question has it too; more than that repeats the question.
+    repeats = len(stated.split()) > 1 and stated in prompt
+    if not stated or _NOT_CLOSING.search(sentence) or repeats:
         return None
     inside = [span for span in spans if span.start >= begin]
     if not inside or _is_price_pair(inside[-1]):
@@ -205,20 +208,24 @@ def _is_price_pair(formula: _Formula) -> bool:
     )
 
 
-def _candidate(line: str, place: int, rule: str, choices: bool) -> Extraction | None:
-    """The answer at the head of `line`: as much of it as reads as one answer."""
-    line = _MARKUP.sub("", line)
+def _candidate(raw: str, place: int, rule: str, choices: bool) -> Extraction | None:
+    """The answer at the head of `raw`: as much of it as reads as one answer."""
+    line = _MARKUP.sub("", raw)
     if choices:
         text = line.split("\n")[0].strip()
-        return Extraction(text, rule, place, place + len(text)) if text else None
-    text = _STOP.sub("", line).strip()
-    if not text and line.strip():
-        text = line.strip().partition("\n")[0]
-    text = text.rstrip(" .,;!*。")
+    else:
+        text = _STOP.sub("", line).strip()
+        if not text and line.strip():
+            text = line.strip().partition("\n")[0]
+        text = _leading_quantity(text.rstrip(" .,;!*。"))
     if not text:
         return None
-    text = _leading_quantity(text)
-    return Extraction(text, rule, place, place + len(text))
+    begin = raw.find(text)
+    if begin >= 0:
+        return Extraction(text, rule, place + begin, place + begin + len(text))
+    # Markup stands inside the answer: the span is that of the characters that it was read from.
+    begin = max(0, raw.find(text[0]))
+    return Extraction(text, rule, place + begin, place + min(len(raw), begin + len(text) + len(raw) - len(line)))
 
 
 def _leading_quantity(text: str) -> str:
