@@ -10,6 +10,7 @@ from assay.component import BuildContext, Component, Options
 from assay.errors import ConfigError
 from assay.hookspecs import hookimpl
 from assay.protocols import RolloutEngine
+from assay_engines.openai import OpenAIEngine, OpenAIOptions
 
 
 class TransformersOptions(Options):
@@ -69,7 +70,20 @@ TRANSFORMERS: Component[Any, RolloutEngine] = Component(
 )
 
 
+def _build_openai(options: OpenAIOptions, _context: BuildContext) -> RolloutEngine:
+    return OpenAIEngine(options)
+
+
+OPENAI: Component[Any, RolloutEngine] = Component(
+    "openai",
+    OpenAIOptions,
+    _build_openai,
+    summary="samples from any OpenAI-compatible chat service; for judges and evaluation",
+    extra="judge",
+)
+
+
 @hookimpl
 def assay_rollout_engines() -> list[Component[Any, RolloutEngine]]:
     """Offer the engines of this package."""
-    return [TRANSFORMERS]
+    return [TRANSFORMERS, OPENAI]

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from assay import BuildContext, Candidate, ConfigError, Message, Rollout, Task, Turn, Verdict
 from assay.config.rewards import JudgingConfig, SourceEntry
 from assay.judging import open_panel
+from assay.preflight import make_context
 from assay.registry import Registry, component_from
 from assay.testing import judge_text, scripted_endpoint
 from assay_judge.comparisons import orders_of, pairs_of
@@ -351,3 +352,27 @@ def test_a_missing_token_is_told_before_anything_is_asked(monkeypatch: pytest.Mo
     config = component.config(base_url="http://127.0.0.1:9/v1", model="m", token_env="NO_SUCH_TOKEN")
     with pytest.raises(ConfigError, match="'NO_SUCH_TOKEN' is not set"):
         component.build(config, BuildContext())
+
+
+def test_a_judge_reaches_an_engine_through_its_context() -> None:
+    context = make_context(Registry.load(), base_dir=Path(), seed=0)
+    component = component_from("assay_judge", "reward_source", "judge")
+    with scripted_endpoint(graded(lambda _: 7.0)) as endpoint:
+        engine = {"use": "openai", "base_url": endpoint.base_url, "model": "scripted"}
+        verdict = judge_text(component, "Paris", options={"engine": engine}, context=context)
+    assert verdict.value == pytest.approx(0.7)
+    assert "scripted: 1 calls" in verdict.evidence[-1].summary
+
+
+@pytest.mark.slow
+def test_a_judge_on_the_embedded_model_scores_or_says_that_it_cannot() -> None:
+    context = make_context(Registry.load(), base_dir=Path(), seed=0)
+    component = component_from("assay_judge", "reward_source", "judge")
+    engine = {"use": "transformers", "model": "smollm2-135m-instruct"}
+    options = {"engine": engine, "max_tokens": 64, "votes": 2, "temperature": 0.7}
+    verdict = judge_text(component, "Paris", prompt="Capital of France?", options=options, context=context)
+    # A model of 135 million parameters rarely writes the JSON it is asked for; then the verdict is ours to mask.
+    assert verdict.status == "scored" or (verdict.reason, verdict.fault) == ("judge_unreadable", "ours")
+    usage: Any = verdict.evidence[-1].data
+    assert usage["calls"] == 2
+    assert usage["completion_tokens"] > 0
