@@ -3,6 +3,7 @@
 Nothing is rounded absolutely: tiny and huge numbers are compared by their significant digits.
 """
 
+import math
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -41,6 +42,20 @@ def written_decimal(node: Node) -> Decimal | None:
 def has_long_decimal(node: Node, digits: int) -> bool:
     """Whether some decimal inside `node` is written to at least that many significant digits."""
     return any((found := written_decimal(part)) is not None and found.digits >= digits for part in node.walk())
+
+
+def rounds(exact: Node, rounded: Node) -> bool:
+    """Whether `exact ~ rounded` writes one value twice: an expression and its rounding to the digits written.
+
+    Two plain numbers are two answers, however near they are.
+    """
+    if exact.op == "number" or rounded.op not in ("number", "negate"):
+        return False
+    places = len(rounded.name.partition(".")[2]) if rounded.op == "number" else 0
+    value, other = approximate(exact), approximate(rounded)
+    if value is None or other is None or value.imag != 0:
+        return False
+    return bool(abs(value - other) <= 0.5000001 * 10.0**-places)
 
 
 def terminates(value: Fraction) -> bool:
@@ -84,8 +99,12 @@ def same_rounding(left: Decimal, right: Decimal, *, digits: int) -> bool:
 
 def _exponent(value: Fraction) -> int:
     """floor(log10(value)) of a positive number."""
-    guess = len(str(value.numerator)) - len(str(value.denominator))
-    return guess if Fraction(10) ** guess <= value else guess - 1
+    guess = math.floor((value.numerator.bit_length() - value.denominator.bit_length()) * math.log10(2))
+    while Fraction(10) ** guess > value:
+        guess -= 1
+    while Fraction(10) ** (guess + 1) <= value:
+        guess += 1
+    return guess
 
 
 def _fraction(value: Any) -> Fraction:

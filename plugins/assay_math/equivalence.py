@@ -9,7 +9,8 @@ disprove, and prove identities by agreement. What is left is *unknown* (for the 
 from collections.abc import Sequence
 from fractions import Fraction
 
-from assay_math import algebra, numeric
+from assay_math import algebra
+from assay_math.decimals import rounds
 from assay_math.decisions import Decision, different, equal
 from assay_math.equations import MIRRORED, proportion
 from assay_math.expression import Node
@@ -283,8 +284,7 @@ class Comparer(ScalarComparer):
         if len(parts) == 1:
             return (parts[0],)
         if "~" in signs or "to" in signs:
-            near = all(numeric.close(parts[0], part, relative=0.05) for part in parts[1:])
-            return tuple(parts) if near else ()
+            return tuple(parts) if len(parts) == 2 and rounds(parts[0], parts[1]) else ()
         if all(self.nodes(parts[0], part).outcome == "equal" for part in parts[1:]):
             return (parts[0],)
         return ()

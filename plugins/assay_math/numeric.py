@@ -75,6 +75,19 @@ def agree(left: Node, right: Node) -> Agreement:
     return Agreement("equal" if defined >= 3 else "unknown", defined)
 
 
+def proportional(left: Node, right: Node) -> bool:
+    """Whether `left` is one constant times `right` at every fixed point (at least three)."""
+    evaluator = _Evaluator(_context(), real=not _has_imaginary(left, right))
+    factors: list[Any] = []
+    for mode, trial in _TRIALS:
+        try:
+            top, bottom = evaluator.value(left, mode, trial), evaluator.value(right, mode, trial)
+            factors.append(evaluator.checked(top / bottom))
+        except (NoValueError, ZeroDivisionError):
+            continue
+    return len(factors) >= 3 and all(evaluator.same(factors[0], factor) for factor in factors)
+
+
 def approximate(node: Node) -> Any | None:
     """The value of a constant expression to 60 digits (an mpmath number), or None where it has none."""
     try:

@@ -91,6 +91,7 @@ UNITS = _units()
 _CURRENCIES = frozenset({"usd", "eur", "gbp", "jpy", "cny", "inr", "krw"})
 _POWER_WORDS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 _SPLIT = re.compile(r"[^\W\d_]+\.?\$?|[$€£¥₹₩¢°]C?F?|\^\{?-?\d+\}?|[/·*]|-|[0-9]+")
+_BARE_DIGITS = re.compile(r"(?<![\^\w-])\d")
 _VOLUME_CUBES = Fraction(1, 1000)
 # Words that show that a phrase after a number is not its unit but a statement about it.
 _NOT_UNITS = frozenset(
@@ -143,6 +144,8 @@ def is_unit_word(word: str) -> bool:
 def may_be_unit(phrase: str) -> bool:
     """Whether words after a number can be its unit at all: few, letters only, and no statement about the number."""
     words = phrase.split()
+    if _BARE_DIGITS.search(phrase):
+        return False
     if not words or len(words) > 6 or len(phrase) > 60:
         return False
     return not any(word.lower().strip(".,()") in _NOT_UNITS for word in words)

@@ -19,7 +19,6 @@ from assay_math.options import MathPolicy
 from assay_math.reading import Answer, read
 
 _SOLUTION_MARKS = ("\\boxed", "####")
-_LONG_DIGITS = re.compile(r"\d{10}")
 _MAX_GOLDS = 65_536
 _PERCENT = re.compile(r"\b(?:what|which|how many|the|a)\s+(?:\w+\s+)?(?:percent|percentage|per cent)\b", re.IGNORECASE)
 DEEP = "assay_math.deep:equivalent"
@@ -131,8 +130,7 @@ def judge_text(gold: Gold, response: str) -> Verdict | Pending:
             return _scored(gold, found, decision)
     answer = read(found.text, max_chars=policy.max_answer_chars)
     if answer.node is None:
-        pending = Pending(found, Decision("unknown", answer.problem))
-        return pending if _worth_a_worker(answer) else _unread(found, answer.problem)
+        return _unread(found, answer.problem)
     if policy.forms or policy.answers is not None:
         refusal = allowed(answer.node, policy)
         if refusal:
@@ -149,13 +147,6 @@ def judge_text(gold: Gold, response: str) -> Verdict | Pending:
     if decision.outcome == "unknown":
         return Pending(found, decision)
     return _scored(gold, found, decision)
-
-
-def _worth_a_worker(answer: Answer) -> bool:
-    """Whether another grammar may read what ours cannot, and nothing in it could be expanded without end."""
-    text = answer.text
-    plain = "\\" in text and text.isascii() and text.isprintable() and len(text) <= 400
-    return plain and "!" not in text and text.count("^") <= 6 and not _LONG_DIGITS.search(text)
 
 
 def _choice(gold: Gold, found: Extraction) -> Decision | None:

@@ -43,7 +43,7 @@ def test_labelled_cases_reach_the_targets(shared: Path) -> None:
     assert len(false_positives) <= 1, false_positives
     assert not [row for row in false_positives if row["kind"] in ATTACKS]
     assert len(abstained) <= 0.05 * len(table)
-    assert all(verdict.fault == "candidate" for row, verdict in verdicts if verdict.value is None)
+    assert all(verdict.fault == "candidate" for _, verdict in verdicts if verdict.value is None)
 
 
 def test_unreadable_golds_are_ours_and_named(shared: Path) -> None:

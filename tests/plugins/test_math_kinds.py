@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.contracts import Message, Task
+from assay.contracts import JsonValue, Message, Task
 from assay_math.verify import Gold, read_gold, verify
 
 Triple = tuple[str, str, bool]
 Kind = Callable[[random.Random], Iterator[Triple]]
 KINDS: dict[str, Kind] = {}
-OPTIONS: dict[str, list[str]] = {}
+OPTIONS: dict[str, JsonValue] = {}
 
 
 def kind(function: Kind) -> Kind:
@@ -257,9 +257,14 @@ OPTIONS["choice_letters"] = ["A", "B", "C", "D"]
 def choice_letters(r: random.Random) -> Iterator[Triple]:
     right, wrong = r.sample("ABCD", 2)
     for pattern in (
-        "\\boxed{%s}", "The correct option is (%s).", "\\boxed{\\text{%s}}", "The answer is %s because a car needs fuel.",
-        "Answer: %s", "故选：%s。", "The answer is **%s**.",
-    ):  # fmt: skip
+        "\\boxed{%s}",
+        "The correct option is (%s).",
+        "\\boxed{\\text{%s}}",
+        "The answer is %s because a car needs fuel.",
+        "Answer: %s",
+        "故选：%s。",
+        "The answer is **%s**.",
+    ):
         yield right, pattern % right, True
         yield right, pattern % wrong, False
     yield right, f"Answer: It is not {wrong}, the answer is {right}", True
@@ -451,9 +456,9 @@ def gold_from_prompt(r: random.Random) -> Iterator[Triple]:
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_kind(name: str, seed: int) -> None:
-    facts = {"options": OPTIONS[name]} if name in OPTIONS else {}
+    facts: dict[str, JsonValue] = {"options": OPTIONS[name]} if name in OPTIONS else {}
     for gold, response, expected in KINDS[name](random.Random(seed)):
-        task = Task(id="t", messages=(Message(role="user", content="?"),), reference=gold, facts={**facts})
+        task = Task(id="t", messages=(Message(role="user", content="?"),), reference=gold, facts=facts)
         read = read_gold(gold, task=task)
         assert isinstance(read, Gold), (gold, read)
         verdict = verify(read, response)
