@@ -8,6 +8,7 @@ from pathlib import Path
 from assay.cli.output import say
 from assay.cli.progress import Progress
 from assay.config.load import load_config
+from assay.config.run import RlvrConfig
 
 
 def demo(
@@ -32,13 +33,15 @@ def demo(
 
     say(f"machine: load {os.getloadavg()[0]:.2f}, {machine_speed():.0f} GFLOP/s")
     started = time.monotonic()
-    with as_file(files("assay") / "demo" / ("full.toml" if full else "quick.toml")) as path:
+    with as_file(files("assay") / "demo") as folder:
+        path = folder / ("full.toml" if full else "quick.toml")
         if not full:
             overrides["policy.model"] = str(quick_start_model(Path("runs") / "quick-start-model").absolute())
         config = load_config(path, overrides=overrides)
-        from assay.run import train
+        assert isinstance(config, RlvrConfig)
+        from assay.run import train  # after the config: a mistake in a flag is answered at once
 
         with Progress() as progress:
-            train(config, base_dir=path.parent, emit=progress.handle)  # type: ignore[arg-type]
+            train(config, base_dir=folder, emit=progress.handle)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in all")
     return 0

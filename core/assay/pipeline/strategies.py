@@ -10,13 +10,16 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def strategies(tasks: Sequence[Task], *, constants: int = 5, copies: int = 4) -> Iterator[tuple[str, list[str]]]:
-    """(name, one answer per task) for the commonest references as constants, and for copying numbers of the prompt."""
+    """(name, one answer per task): the commonest references as constants, and numbers of the prompt as they stand.
+
+    Numbers are counted from the front and from the back, since solved examples may stand before the question.
+    """
     references = Counter(str(task.reference) for task in tasks)
     for reference, _ in references.most_common(constants):
         yield f"always {reference}", [reference] * len(tasks)
     numbers = [NUMBER.findall(task.prompt) for task in tasks]
-    for place in [*range(copies), -1]:
-        name = "copy the last number" if place == -1 else f"copy number {place + 1}"
+    for place in [*range(copies), *range(-copies, 0)]:
+        name = f"copy number {place + 1}" if place >= 0 else f"copy number {-place} from the end"
         yield name, [found[place] if -len(found) <= place < len(found) else "" for found in numbers]
     yield "echo the prompt", [task.prompt for task in tasks]
 
