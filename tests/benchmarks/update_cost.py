@@ -161,7 +161,7 @@ def trl_arm(model: str, rows: int, checkpointing: bool) -> Callable[[], float]:
     return update
 
 
-def _no_reward(completions: list[Any], **_: Any) -> list[float]:
+def _no_reward(completions: list[Any], **_: Any) -> list[float | None]:
     return [0.0] * len(completions)
 
 

@@ -47,12 +47,18 @@ class Head:
 
     def logits(self, hidden: Tensor, temperature: Tensor) -> Tensor:
         """(n, V) float32 logits divided by the temperature (n,); differentiable, and as large as it says."""
-        z = self._product(hidden)
-        if self.scale != 1.0:
-            z = z * self.scale
+        z = self._product(hidden) * self.scale
         if self.softcap is not None:
             z = self.softcap * torch.tanh(z / self.softcap)
         return z / temperature[:, None]
+
+    def fill(self, z: Tensor, hidden: Tensor, temperature: Tensor) -> Tensor:
+        """The same into a part of the buffer `z` where the head is plain and float32, else into a new tensor."""
+        plain = self.bias is None and self.softcap is None and hidden.dtype == self.weight.dtype == torch.float32
+        if not plain:
+            return self.logits(hidden, temperature)
+        # Scaling H numbers instead of V; exact where both are 1.
+        return torch.mm(hidden * (self.scale / temperature[:, None]), self.weight.t(), out=z[: len(hidden)])
 
     def _product(self, hidden: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias
@@ -110,15 +116,17 @@ class _TokenLogp(torch.autograd.Function):
         chunk_tokens: int,
     ) -> tuple[Tensor, Tensor]:
         logp, entropy, normaliser = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3))
+        z_buffer, p_buffer = _buffer(hidden, weight, chunk_tokens), _buffer(hidden, weight, chunk_tokens)
         for rows in _chunks(len(hidden), chunk_tokens):
-            z = head.logits(hidden[rows], temperature[rows])
+            z = head.fill(z_buffer, hidden[rows], temperature[rows])
             top = z.amax(dim=1, keepdim=True)
-            z -= top
-            p = z.exp()
+            z.sub_(top)
+            p = torch.exp(z, out=p_buffer[: len(z)])
             total = p.sum(dim=1)
             log_total = total.log()
             logp[rows] = z.gather(1, targets[rows, None]).squeeze(1) - log_total
-            entropy[rows] = log_total - (p.mul_(z).sum(dim=1) / total)
+            mean = torch.bmm(p[:, None, :], z[:, :, None]).reshape(len(z)) / total
+            entropy[rows] = log_total - mean
             normaliser[rows] = log_total + top.squeeze(1)
         ctx.save_for_backward(hidden, weight, bias, targets, temperature, normaliser, entropy)
         ctx.head, ctx.entropy_grad, ctx.chunk_tokens = head, entropy_grad, chunk_tokens
@@ -133,21 +141,27 @@ class _TokenLogp(torch.autograd.Function):
         grad_logp = torch.zeros_like(normaliser) if grads[0] is None else grads[0]
         grad_entropy = grads[1] if ctx.entropy_grad else None
         wide = torch.float32 if head.float32 else weight.dtype
-        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
-        for rows in _chunks(len(hidden), ctx.chunk_tokens):
-            z = head.logits(hidden[rows], temperature[rows])
+        # Tokens that the loss does not pull (no advantage, clipped, masked) need no second product.
+        pulled = grad_logp != 0 if grad_entropy is None else (grad_logp != 0) | (grad_entropy != 0)
+        at = pulled.nonzero().squeeze(1)
+        buffer = _buffer(hidden, weight, ctx.chunk_tokens)
+        for rows in at.split(ctx.chunk_tokens):
+            z = head.fill(buffer, hidden[rows], temperature[rows])
             bend = None if head.softcap is None else 1 - (z * (temperature[rows, None] / head.softcap)) ** 2
-            z -= normaliser[rows, None]
+            z.sub_(normaliser[rows, None])
+            # d z / d (W h) = scale / temperature, here already inside the factors.
+            factor = head.scale / temperature[rows, None]
+            pull = grad_logp[rows, None] * factor
             if grad_entropy is None:
-                delta = z.exp_().mul_(-grad_logp[rows, None])
+                delta = z.exp_().mul_(-pull)
             else:
                 p = z.exp()
-                slope = z.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
+                slope = z.add_(entropy[rows, None]).mul_(grad_entropy[rows, None] * factor).add_(pull)
                 delta = p.mul_(slope).neg_()
-            delta.scatter_add_(1, targets[rows, None], grad_logp[rows, None])
-            delta.mul_(head.scale / temperature[rows, None])
+            delta.scatter_add_(1, targets[rows, None], pull)
             if bend is not None:
                 delta.mul_(bend)
             if grad_bias is not None:
@@ -162,6 +176,10 @@ class _TokenLogp(torch.autograd.Function):
         if bias is not None and grad_bias is not None:
             grad_bias = grad_bias.to(bias.dtype) if ctx.needs_input_grad[2] else None
         return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+
+
+def _buffer(hidden: Tensor, weight: Tensor, chunk_tokens: int) -> Tensor:
+    return hidden.new_empty((min(len(hidden), chunk_tokens), weight.shape[0]), dtype=torch.float32)
 
 
 def _chunks(count: int, size: int) -> list[slice]:
