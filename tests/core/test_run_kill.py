@@ -1,0 +1,163 @@
+"""A run of the tiny model through the command line: it learns, it is killed with SIGKILL, and it goes on."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from assay.store import RunStore
+
+torch = pytest.importorskip("torch", reason="training needs torch")
+
+CONFIG = """
+kind = "rlvr"
+name = "sums"
+steps = {steps}
+seed = 3
+policy = {{ model = "model" }}
+tasks = {{ use = "jsonl", path = "train.jsonl", columns = {{ prompt = "question", reference = "answer" }} }}
+engine = {{ use = "transformers", group_size = 4, max_new_tokens = 12, template = "plain" }}
+rewards = [{{ use = "math" }}, {{ use = "python", path = "short.py:short", weight = 0.1 }}]
+optimizer = {{ use = "dr_grpo", learning_rate = 3e-4 }}
+loop = {{ groups_per_step = 6 }}
+checkpoint = {{ every_steps = 2 }}
+"""
+
+SHORT = """
+from assay import Rollout, Task, Verdict
+
+def short(task: Task, rollout: Rollout) -> Verdict:
+    return Verdict.score(float(len(rollout.text) < 12))
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from assay.training.quick_start import quick_start_model
+
+    return quick_start_model(tmp_path_factory.mktemp("policy") / "model")
+
+
+def set_up(folder: Path, model: Path, steps: int = 6) -> Path:
+    folder.mkdir()
+    (folder / "model").symlink_to(model)
+    questions = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(10) for b in range(10) if (a + b) % 3]
+    (folder / "train.jsonl").write_text("\n".join(json.dumps(row) for row in questions), encoding="utf-8")
+    (folder / "short.py").write_text(SHORT, encoding="utf-8")
+    (folder / "sums.toml").write_text(CONFIG.format(steps=steps), encoding="utf-8")
+    return folder
+
+
+def start(folder: Path, *flags: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "assay", "train", "sums.toml", "--json", *flags],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> list[dict[str, object]]:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def run_folder(folder: Path) -> Path:
+    (run,) = (folder / "runs").iterdir()
+    return run
+
+
+def weights(folder: Path) -> "dict[str, torch.Tensor]":
+    from safetensors.torch import load_file
+
+    newest = max(path for path in (run_folder(folder) / "checkpoints").iterdir() if path.name.isdigit())
+    return load_file(newest / "model.safetensors")
+
+
+def trained(folder: Path) -> dict[int, list[str]]:
+    with RunStore.open(run_folder(folder), read_only=True) as store:
+        return {step: sorted(m.group_id for m in store.marks(step) if m.action == "keep") for step in store.steps()}
+
+
+def read_until(process: "subprocess.Popen[str]", wanted: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == wanted:
+            return
+    raise AssertionError(process.communicate()[1])
+
+
+def check_equal(killed: Path, calm: Path, steps: int) -> None:
+    """Equal weights and equal groups; no prompt twice, none skipped, every rollout judged by both sources."""
+    assert trained(killed) == trained(calm)
+    groups = [group for names in trained(killed).values() for group in names]
+    assert len(groups) == len(set(groups))
+    calm_weights, killed_weights = weights(calm), weights(killed)
+    for name, value in calm_weights.items():
+        torch.testing.assert_close(killed_weights[name], value, rtol=0, atol=1e-6)
+    with RunStore.open(run_folder(killed), read_only=True) as store:
+        rollouts = list(store.rollouts())
+        assert len({entry.rollout.id for entry in rollouts}) == len(rollouts) == steps * 6 * 4
+        assert all(entry.reward is not None and len(entry.judgements) == 2 for entry in rollouts)
+
+
+def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_weights(model: Path, tmp_path: Path):
+    calm = set_up(tmp_path / "calm", model)
+    events = finish(start(calm))
+    assert events[0]["event"] == "launch"
+    assert (events[-1]["event"], events[-1]["status"]) == ("done", "done")
+    assert sum(event["event"] == "step" for event in events) == 6
+
+    other = set_up(tmp_path / "killed", model)
+    process = start(other)
+    read_until(process, "step")
+    second = start(other, "--resume")
+    _, err = second.communicate(timeout=120)
+    assert second.returncode == 2
+    assert f"in use by pid {process.pid}" in err
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    process = start(other, "--resume")
+    read_until(process, "step")
+    process.send_signal(signal.SIGINT)
+    rest = finish(process)
+    assert (rest[-1]["event"], rest[-1]["status"]) == ("done", "stopped")
+    assert (run_folder(other) / "report.html").stat().st_size > 10_000
+
+    resumed = finish(start(other, "--resume"))
+    assert resumed[-1]["status"] == "done"
+    check_equal(other, calm, 6)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_ends_with_the_same_weights(model: Path, tmp_path: Path):
+    steps = 20
+    calm = set_up(tmp_path / "calm", model, steps)
+    finish(start(calm))
+    killed = set_up(tmp_path / "killed", model, steps)
+    moments = random.Random(11)
+    flags: tuple[str, ...] = ()
+    for _ in range(20):
+        process = start(killed, *flags)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["event"] in ("launch", "resumed"):
+                flags = ("--resume",)
+                break
+        time.sleep(moments.uniform(0.0, 1.5))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert finish(start(killed, *flags))[-1]["status"] == "done"
+    check_equal(killed, calm, steps)
