@@ -1,7 +1,8 @@
 """A seccomp filter that leaves a program its own memory, its own files and its own threads, and nothing else.
 
-Everything not named here is allowed; what is named fails with EPERM, `clone3` with ENOSYS (so that libc falls back to
-`clone`, whose flags a filter can read), and system calls of another ABI kill the process.
+Everything not named here is allowed; what is named fails with EPERM, and calls of another ABI kill the process.
+Everything not named here is allowed. What is named fails with EPERM; calls of another ABI kill the process.
+every hundred steps that a call number needs, since the kernel tries all numbers).
 """
 
 import ctypes
@@ -14,6 +15,8 @@ EPERM, ENOSYS = 1, 38
 CLONE_THREAD = 0x00010000
 AF_UNIX = 1
 X32 = 0x40000000
+ANY_PID = 0x7EA51D00
+"""Stands for the child's own process id, which is not known when a filter is assembled; no system has such a one."""
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, MODE_FILTER = 38, 22, 2
 
@@ -21,10 +24,10 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # One row per system call: x86_64 number, aarch64 number (None where it does not exist).
 FORKS: dict[str, tuple[int | None, int | None]] = {"fork": (57, None), "vfork": (58, None)}
-CLONE = (56, 220)
-CLONE3 = (435, 435)
+CLONE: tuple[int | None, int | None] = (56, 220)
+CLONE3: tuple[int | None, int | None] = (435, 435)
 EXECS: dict[str, tuple[int | None, int | None]] = {"execve": (59, 221), "execveat": (322, 281)}
-SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
+SOCKETS: dict[str, tuple[int | None, int | None]] = {"socket": (41, 198), "socketpair": (53, 199)}
 DENIED: dict[str, tuple[int | None, int | None]] = {
     # other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
@@ -70,72 +73,112 @@ class _Program(ctypes.Structure):
 
 
 class Filter:
-    """A filter built once and installed in many children.
+    """A filter assembled once, and installed on one process for good; filters of one process add up."""
 
-    `fork` and `execute` say whether new processes and new programs are allowed (compilers need both, a compiled program
-    the second); `shared_files` is for jails without a mount namespace, where signals and attributes need care too.
-    """
+    def __init__(self, denied: dict[str, tuple[int | None, int | None]], special: "list[Special]") -> None:
+        """Refuse every call in `denied`, and those of `special` by their arguments.
 
-    def __init__(self, *, fork: bool = False, execute: bool = False, shared_files: bool = False) -> None:
-        """Assemble the instructions; raises `OSError` on a machine that is neither x86_64 nor aarch64."""
+        Raises `OSError` on a machine that is neither x86_64 nor aarch64.
+        """
         machine = os.uname().machine
         if machine not in ARCHITECTURES:
             raise OSError(f"no table of system calls for {machine!r}; x86_64 and aarch64 are known")
         self._column = 0 if machine == "x86_64" else 1
-        self._architecture = ARCHITECTURES[machine]
-        self._shared_files = shared_files
-        denied = dict(DENIED)
-        if not fork:
-            denied |= FORKS
-        if not execute:
-            denied |= EXECS
-        if shared_files:
-            denied |= ATTRIBUTES | FOREIGN
         numbers = [row[self._column] for row in denied.values()]
-        self._denied = sorted(number for number in numbers if number is not None)
-        self._fork = fork
-        self._code = b""
+        # Assembled before the zygote forks: a child only puts its own number in.
+        self._code = self._assemble(
+            ARCHITECTURES[machine], sorted(number for number in numbers if number is not None), special
+        )
 
-    def _instructions(self, pid: int) -> bytes:
-        def row(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-            return struct.pack("HBBI", code, yes, no, value)
-
-        def number(table: tuple[int | None, int | None]) -> int:
-            return table[self._column] or 0
-
-        deny = row(RETURN, ERRNO | EPERM)
-        allow = row(RETURN, ALLOW)
-        lines = [row(LOAD_WORD, ARCHITECTURE), row(JUMP_EQUAL, self._architecture, 1, 0), row(RETURN, KILL)]
-        lines += [row(LOAD_WORD, NUMBER), row(JUMP_GREATER_EQUAL, X32, 0, 1), row(RETURN, KILL)]
-        lines += [row(JUMP_EQUAL, number(CLONE3), 0, 1), row(RETURN, ERRNO | ENOSYS)]
-        if not self._fork:
-            lines += [row(JUMP_EQUAL, number(CLONE), 0, 4), row(LOAD_WORD, FIRST_ARGUMENT)]
-            lines += [row(JUMP_SET, CLONE_THREAD, 0, 1), allow, deny]
-        # socket() of any family where pathname sockets of the host are in sight, else only AF_UNIX.
-        if self._shared_files:
-            lines += [row(JUMP_EQUAL, number(SOCKETS["socket"]), 0, 1), deny]
-        else:
-            lines += [row(JUMP_EQUAL, number(SOCKETS["socket"]), 0, 4), row(LOAD_WORD, FIRST_ARGUMENT)]
-            lines += [row(JUMP_EQUAL, AF_UNIX, 0, 1), allow, deny]
-        lines += [row(JUMP_EQUAL, number(SOCKETS["socketpair"]), 0, 4), row(LOAD_WORD, FIRST_ARGUMENT)]
-        lines += [row(JUMP_EQUAL, AF_UNIX, 0, 1), allow, deny]
-        if self._shared_files:
-            for table in SIGNALS.values():
-                lines += [row(JUMP_EQUAL, number(table), 0, 4), row(LOAD_WORD, FIRST_ARGUMENT)]
-                lines += [row(JUMP_EQUAL, pid, 0, 1), allow, deny]
-            lines += [row(JUMP_EQUAL, number(LIMITS["prlimit64"]), 0, 5), row(LOAD_WORD, FIRST_ARGUMENT)]
-            lines += [row(JUMP_EQUAL, 0, 1, 0), row(JUMP_EQUAL, pid, 0, 1), allow, deny]
-        for each in self._denied:
-            lines += [row(JUMP_EQUAL, each, 0, 1), deny]
-        return b"".join([*lines, allow])
+    def _assemble(self, architecture: int, denied: list[int], special: "list[Special]") -> bytes:
+        lines = [_row(LOAD_WORD, ARCHITECTURE), _row(JUMP_EQUAL, architecture, 1, 0), _row(RETURN, KILL)]
+        lines += [_row(LOAD_WORD, NUMBER), _row(JUMP_GREATER_EQUAL, X32, 0, 1), _row(RETURN, KILL)]
+        for rule in special:
+            number = rule.call[self._column]
+            if number is not None:
+                lines += [_row(JUMP_EQUAL, number, 0, len(rule.lines)), *rule.lines]
+        lines += _search(_ranges(denied))
+        return b"".join(lines)
 
     def install(self, libc: ctypes.CDLL) -> None:
-        """Put the filter on the calling process for good; raises `OSError` where the kernel refuses."""
-        if self._shared_files or not self._code:
-            self._code = self._instructions(os.getpid())
-        buffer = ctypes.create_string_buffer(self._code, len(self._code))
-        program = _Program(len(self._code) // 8, ctypes.addressof(buffer))
+        """Put the filter on the calling process; raises `OSError` where the kernel refuses."""
+        code = self._code.replace(struct.pack("I", ANY_PID), struct.pack("I", os.getpid()))
+        buffer = ctypes.create_string_buffer(code, len(code))
+        program = _Program(len(code) // 8, ctypes.addressof(buffer))
         if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
             PR_SET_SECCOMP, MODE_FILTER, ctypes.byref(program), 0, 0
         ):
             raise OSError(ctypes.get_errno(), "seccomp filter refused")
+
+
+class Special:
+    """A call that is judged by its first argument; the last line of `lines` must return."""
+
+    def __init__(self, call: tuple[int | None, int | None], *lines: bytes) -> None:
+        """Run `lines` for `call`."""
+        self.call = call
+        self.lines = lines
+
+
+def _row(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("HBBI", code, yes, no, value)
+
+
+_DENY, _ALLOW = _row(RETURN, ERRNO | EPERM), _row(RETURN, ALLOW)
+_ARGUMENT = _row(LOAD_WORD, FIRST_ARGUMENT)
+_ONLY_UNIX = (_ARGUMENT, _row(JUMP_EQUAL, AF_UNIX, 0, 1), _ALLOW, _DENY)
+_ONLY_SELF = (_ARGUMENT, _row(JUMP_EQUAL, ANY_PID, 0, 1), _ALLOW, _DENY)
+_SELF_OR_ZERO = (_ARGUMENT, _row(JUMP_EQUAL, 0, 1, 0), _row(JUMP_EQUAL, ANY_PID, 0, 1), _ALLOW, _DENY)
+_ONLY_THREADS = (_ARGUMENT, _row(JUMP_SET, CLONE_THREAD, 0, 1), _ALLOW, _DENY)
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Runs of neighbours among sorted `numbers`, as first and last."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def _search(ranges: list[tuple[int, int]]) -> list[bytes]:
+    """Lines that deny what lies in `ranges` and allow the rest, by halving: the kernel runs them for every number."""
+    if not ranges:
+        return [_ALLOW]
+    if len(ranges) == 1:
+        first, last = ranges[0]
+        return [_row(JUMP_GREATER_EQUAL, first, 0, 1), _row(JUMP_GREATER_EQUAL, last + 1, 0, 1), _ALLOW, _DENY]
+    middle = len(ranges) // 2
+    below, above = _search(ranges[:middle]), _search(ranges[middle:])
+    if len(below) < 256:
+        return [_row(JUMP_GREATER_EQUAL, ranges[middle][0], len(below), 0), *below, *above]
+    raise AssertionError("a table of system calls that is too long for one jump")
+
+
+def for_zygote() -> Filter:
+    """What neither the zygote nor any of its children ever needs; installed once, inherited by every child."""
+    never = {name: row for name, row in DENIED.items() if name != "mount"}
+    return Filter(never, [Special(SOCKETS["socket"], *_ONLY_UNIX), Special(SOCKETS["socketpair"], *_ONLY_UNIX)])
+
+
+def for_child(*, fork: bool = False, execute: bool = False, shared_files: bool = False) -> Filter:
+    """What a child gives up beside.
+
+    `fork` and `execute` say whether new processes and new programs are allowed (compilers need both, a compiled program
+    the second); `shared_files` is for jails without a mount namespace, where signals and attributes need care too.
+    """
+    denied = {"mount": DENIED["mount"]}
+    special: list[Special] = []
+    if not fork:
+        denied |= FORKS
+        # libc falls back to clone, whose flags a filter can read.
+        special += [Special(CLONE3, _row(RETURN, ERRNO | ENOSYS)), Special(CLONE, *_ONLY_THREADS)]
+    if not execute:
+        denied |= EXECS
+    if shared_files:
+        denied |= ATTRIBUTES | FOREIGN | {"socket": SOCKETS["socket"]}
+        special += [Special(row, *_ONLY_SELF) for row in SIGNALS.values()]
+        special += [Special(row, *_SELF_OR_ZERO) for row in LIMITS.values()]
+    return Filter(denied, special)

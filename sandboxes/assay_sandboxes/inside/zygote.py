@@ -63,9 +63,9 @@ class Zygote:
         shared = settings["shared_files"]
         self._filters = (
             {
-                "python": seccomp.Filter(shared_files=shared),
-                "native": seccomp.Filter(execute=True, shared_files=shared),
-                "build": seccomp.Filter(fork=True, execute=True, shared_files=shared),
+                "python": seccomp.for_child(shared_files=shared),
+                "native": seccomp.for_child(execute=True, shared_files=shared),
+                "build": seccomp.for_child(fork=True, execute=True, shared_files=shared),
             }
             if self._guarded
             else {}
@@ -83,6 +83,8 @@ class Zygote:
         self._libc.mallopt(M_ARENA_MAX, 2)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self._folder = self._open_work()
+        if self._guarded:
+            seccomp.for_zygote().install(self._libc)
         self._reader = frames.Reader(frames.MAX_FRAME)
         self._program = Program({})
         self._base_bytes = _address_space()
