@@ -24,6 +24,10 @@ from assay_optim.presets import PRESETS, Preset
 from assay_optim.table import cells
 
 
+OWN = Preset("composition", "Your own composition: every axis is yours", "-", {})
+"""The preset in which nothing stands yet."""
+
+
 def options_of(preset: Preset) -> type[CompositionOptions]:
     """The options model of a preset: `CompositionOptions` with the preset's parts as defaults."""
     standing = CompositionOptions(**preset.parts)
@@ -53,9 +57,9 @@ def optimizer(preset: str, **options: Any) -> Composition:
 
     Raises `ConfigError` for an unknown preset, part or option.
     """
-    found = next((known for known in PRESETS if known.name == preset), None)
+    found = next((known for known in (*PRESETS, OWN) if known.name == preset), None)
     if found is None:
-        known = [known.name for known in PRESETS]
+        known = [known.name for known in (*PRESETS, OWN)]
         raise ConfigError(
             f"optimizer.use: no optimizer named {preset!r}; known: {', '.join(known)}.{did_you_mean(preset, known)}"
         )
@@ -65,8 +69,7 @@ def optimizer(preset: str, **options: Any) -> Composition:
 @hookimpl
 def assay_policy_optimizers() -> Iterable[Component[Any, PolicyOptimizer]]:
     """All presets, and `composition`, in which every axis is to be given."""
-    own = Preset("composition", "Your own composition: every axis is yours", "-", {})
-    return [component_of(preset) for preset in (*PRESETS, own)]
+    return [component_of(preset) for preset in (*PRESETS, OWN)]
 
 
 @hookimpl
