@@ -26,6 +26,7 @@ _PHRASE = re.compile(
     re.IGNORECASE,
 )
 _STATEMENTS = 100  # so many statements are looked at, from the end; a text with more unreadable ones states nothing
+_LINE = 500  # characters of a last line that may conclude something
 _BOX = re.compile(r"\\boxed\s*\{|\\fbox\s*\{")
 _DECORATION = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox|rm|bf)\b\s*|[*$`\"'\u201c\u201d{}]|\\[(),!\[\]]")
 _DENIAL = re.compile(r"(?:not|none|neither|no|unknown|unclear|undecided|impossible|i do|i don|don)\b", re.IGNORECASE)
@@ -137,7 +138,8 @@ class Choices:
                 break
         # Without a statement, a closing line counts only if it is a choice and nothing else, or ends as a conclusion.
         last = zone.rstrip().rpartition("\n")[2]
-        return self.read(last, alone=True) or self._concluded(last[-500:])
+        whole = self.read(last, alone=True) if len(last) <= _LINE else None
+        return whole or self._concluded(last[-_LINE:])
 
     def read(self, content: str, *, alone: bool = False) -> Reading | None:
         """What the text of one statement chooses; with `alone`, nothing may stand beside the choice."""

@@ -1,7 +1,9 @@
 """`json-schema`: the whole answer is JSON that fits a schema; the library jsonschema decides, offline."""
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import JsonValue
@@ -66,19 +68,27 @@ class Schema:
 
 
 def _validator(schema: JsonValue) -> "Validator":
+    if not isinstance(schema, dict | bool):
+        raise BadSchemaError(f"a schema is an object or a boolean; found {type(schema).__name__}")
+    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+        raise BadSchemaError(f"the schema's $schema is no address; found {schema['$schema']!r}")
+    return _compiled(json.dumps(schema))
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> "Validator":
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for
     from jsonschema_specifications import REGISTRY
 
-    if not isinstance(schema, dict | bool):
-        raise BadSchemaError(f"a schema is an object or a boolean; found {type(schema).__name__}")
-    kind = validator_for(cast("Any", schema), default=Draft202012Validator)
+    schema = json.loads(text)
+    kind = validator_for(schema, default=Draft202012Validator)
     try:
-        kind.check_schema(cast("Any", schema))
+        kind.check_schema(schema)
     except SchemaError as error:
         raise BadSchemaError(f"the schema is invalid at {error.json_path}: {error.message[:200]}") from error
     # Only the specifications themselves are known: a schema never makes this process read another address.
-    return kind(cast("Any", schema), registry=REGISTRY)
+    return kind(schema, registry=REGISTRY)
 
 
 def _validated(validator: "Validator", value: Any) -> Verdict:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.registry import component_from
+from assay.testing import judge_text
 from assay_rules.json_text import NotJsonError, read_json, unfenced
 from assay_rules.length import length_value, overlong_value
 from assay_rules.numeric import NotANumberError, read_number
@@ -159,3 +161,21 @@ def test_saying_it_twice_is_never_less_repetitive(words: list[str]) -> None:
     once = repeated_share(" ".join(words), 4)
     assert 0.0 <= once < 1.0
     assert repeated_share(" ".join(words * 2), 4) >= once
+
+
+KEYWORDS = ("$schema", "$id", "$ref", "type", "properties", "items", "pattern", "anyOf", "required", "enum", "not", "a")
+SCHEMAS: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from(["object", "string", "#", "#/a", "http://x/y", "["]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(SCHEMAS, st.sampled_from(["{}", '[1, "a"]', "1.5", '{"a": 1}']))
+def test_no_schema_makes_the_verifier_raise(schema: Any, text: str) -> None:
+    component = component_from("assay_rules", "reward_source", "json-schema")
+    verdict = judge_text(component, text, facts={"schema": schema})
+    assert verdict.status == "scored" or (verdict.reason, verdict.fault) == ("schema_invalid", "ours")
