@@ -3,9 +3,7 @@
 import asyncio
 import json
 import random
-import signal
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +15,11 @@ from assay.config.refs import build
 from assay.config.run import EvaluateConfig, RlvrConfig
 from assay.contracts import Reward, Rollout, RunInfo, RunOutcome, Sampling, ScoredGroup, Task, UpdateReport, WeightsRef
 from assay.errors import AssayError, TrainingError
+from assay.events import Emit
+from assay.interrupt import StopOnInterrupt
 from assay.judging import open_panel
-from assay.pipeline import Loop, LoopSettings, StepReport, Tickets
+from assay.observers import Observers
+from assay.pipeline import Decided, Loop, LoopSettings, StepReport, Tickets
 from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
@@ -29,11 +30,9 @@ from assay.store import RunStore
 
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
+    from assay.training.model import PolicyModel
     from assay.training.trainer import Trainer
     from assay.training.weights import Publisher
-
-Emit = Callable[[Mapping[str, Any]], None]
-"""Receives events: `launch`, `note`, `evaluation`, `step`, `alert`, `done`; each is plain JSON with a key `event`."""
 
 LOG_BYTES_PER_ROLLOUT = 8192
 """Generous size of a rollout with its verdicts in the log."""
@@ -67,9 +66,39 @@ async def atrain(
     Raises:
         AssayError: with one sentence; what was finished is kept in the run folder.
     """
-    plan = plan_training(config, base_dir=base_dir or Path.cwd(), where=config.name)
-    for note in plan.notes:
-        emit({"event": "note", "text": note})
+    async with AsyncExitStack() as stack:
+        stored = None
+        if resume is not None:  # before anything slow: a run that is in use elsewhere is refused at once
+            stored = RunStore.open(resume)
+            stack.callback(stored.close)
+        plan = plan_training(config, base_dir=base_dir or Path.cwd(), where=config.name)
+        for note in plan.notes:
+            emit({"event": "note", "text": note})
+        policy = _load_policy(plan)
+        plan.context.policy = policy
+        if dry_run:
+            return None
+        folder = resume or runs.new_run_folder(Path(config.runs_dir), config.name)
+        info = RunInfo(
+            id=folder.name,
+            name=config.name,
+            kind=config.kind,
+            folder=str(folder),
+            seed=config.seed,
+            plugins=plan.registry.versions(),
+        )
+        if stored is None:
+            (folder / runs.CONFIG).write_text(dump_config(config), encoding="utf-8")
+            stored = RunStore.create(folder, info)
+            stack.callback(stored.close)
+        session = await _Session.open(plan, info, folder, stored, stack, emit, resumed=resume is not None)
+        await session.run()
+    return folder
+
+
+def _load_policy(plan: Plan) -> "PolicyModel":
+    """The policy, once there is room on the disk for what the run will write."""
+    config = plan.config
     from assay.training.checkpoint import check_free_space, checkpoint_bytes
     from assay.training.model import load_policy
     from assay.training.threads import use_threads
@@ -82,28 +111,10 @@ async def atrain(
         cache_dir=plan.context.cache_dir,
         base_dir=plan.context.base_dir,
     )
-    plan.context.policy = policy
-    runs_dir = Path(config.runs_dir)
     rollouts = config.steps * config.loop.groups_per_step * config.engine.group_size
     room = checkpoint_bytes(policy, config.optimizer) * (config.checkpoint.keep + 1) + rollouts * LOG_BYTES_PER_ROLLOUT
-    check_free_space(runs_dir, room, what="checkpoints and the log")
-    if dry_run:
-        return None
-    folder = resume or runs.new_run_folder(runs_dir, config.name)
-    if resume is None:
-        (folder / runs.CONFIG).write_text(dump_config(config), encoding="utf-8")
-    info = RunInfo(
-        id=folder.name,
-        name=config.name,
-        kind=config.kind,
-        folder=str(folder),
-        seed=config.seed,
-        plugins=plan.registry.versions(),
-    )
-    async with AsyncExitStack() as stack:
-        session = await _Session.open(plan, info, folder, stack, emit, resumed=resume is not None)
-        await session.run()
-    return folder
+    check_free_space(Path(config.runs_dir), room, what="checkpoints and the log")
+    return policy
 
 
 @dataclass
@@ -186,13 +197,21 @@ class _Session:
     learner: _Learner
     checkpoints: "Checkpoints"
     loop: Loop
-    decided: "_Decided"
-    observers: "_Observers"
+    decided: Decided
+    observers: Observers
     trackers: list[Any]
 
     @classmethod
     async def open(
-        cls, plan: Plan, info: RunInfo, folder: Path, stack: AsyncExitStack, emit: Emit, *, resumed: bool
+        cls,
+        plan: Plan,
+        info: RunInfo,
+        folder: Path,
+        store: RunStore,
+        stack: AsyncExitStack,
+        emit: Emit,
+        *,
+        resumed: bool,
     ) -> "_Session":
         """Build every part; what is opened is closed by `stack`."""
         from assay.training.checkpoint import Checkpoints, load_trainer
@@ -200,9 +219,7 @@ class _Session:
         from assay.training.weights import Publisher
 
         config, registry, context = plan.config, plan.registry, plan.context
-        observers = _Observers(registry.observers().hook, emit)
-        store = RunStore.open(folder) if resumed else RunStore.create(folder, info)
-        stack.callback(store.close)
+        observers = Observers(registry.observers().hook, emit)
 
         def observe(candidate: Any, judgement: Any) -> None:
             store.add_judgement(judgement)
@@ -227,12 +244,12 @@ class _Session:
             max_tokens=config.engine.max_new_tokens,
         )
         checkpoints = Checkpoints(folder / runs.CHECKPOINTS, keep=config.checkpoint.keep)
-        decided, first_step = _Decided(), 0
+        decided, first_step = Decided(), 0
         if resumed and (found := checkpoints.latest()) is not None:
             for sentence in found.skipped:
                 emit({"event": "alert", "text": sentence})
             progress: Any = load_trainer(trainer, found.path)
-            first_step, decided = found.step, _Decided(progress["next"], set(progress["beyond"]))
+            first_step, decided = found.step, Decided(progress["next"], set(progress["beyond"]))
         engine: RolloutEngine = build(
             registry, "rollout_engine", config.engine.use, config.engine.options, context, where="engine"
         )
@@ -286,7 +303,7 @@ class _Session:
         self.observers.run_started(self.info)
         outcome = RunOutcome(status="failed", steps=self.loop.step)
         try:
-            with _stop_on_interrupt(self.loop, self.emit):
+            with StopOnInterrupt(self.loop, self.emit):
                 if config.evaluate is not None and self.loop.step == 0:
                     await self.evaluate(0)
                 await self.engine.push_weights(self.learner.weights(self.loop.step))
@@ -402,53 +419,6 @@ class _Session:
         self.emit({"event": "done", "run": self.info.id, "report": str(report), **outcome.model_dump()})
 
 
-class _Decided:
-    """Which tickets were decided on: all below `next`, and those in `beyond`."""
-
-    def __init__(self, next_number: int = 0, beyond: set[int] | None = None) -> None:
-        self.next = next_number
-        self.beyond = beyond or set()
-
-    def add(self, number: int) -> None:
-        self.beyond.add(number)
-        while self.next in self.beyond:
-            self.beyond.remove(self.next)
-            self.next += 1
-
-
-class _Observers:
-    """Calls observers one by one; one that raises is named and counted, and the run goes on."""
-
-    def __init__(self, hook: Any, emit: Emit) -> None:
-        self._hook = hook
-        self._emit = emit
-        self._failures: Counter[str] = Counter()
-
-    def run_started(self, run: RunInfo) -> None:
-        self._call("assay_run_started", run=run)
-
-    def judged(self, candidate: Any, judgement: Any) -> None:
-        self._call("assay_judged", candidate=candidate, judgement=judgement)
-
-    def updated(self, update: UpdateReport) -> None:
-        self._call("assay_updated", update=update)
-
-    def run_finished(self, run: RunInfo, outcome: RunOutcome) -> None:
-        self._call("assay_run_finished", run=run, outcome=outcome)
-
-    def _call(self, name: str, **arguments: Any) -> None:
-        for implementation in getattr(self._hook, name).get_hookimpls():
-            wanted = {key: arguments[key] for key in implementation.argnames}
-            try:
-                implementation.function(**wanted)
-            # An observer only watches: whatever it raises costs the observer alone and is reported with its name.
-            except Exception as error:
-                self._failures[implementation.plugin_name] += 1
-                if self._failures[implementation.plugin_name] == 1:
-                    text = f"observer {implementation.plugin_name}: {name}: {type(error).__name__}: {error}"
-                    self._emit({"event": "alert", "text": text})
-
-
 async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) -> dict[str, Judge]:
     """Panels of the evaluation: `accuracy`, and one per further source by its name."""
     if config.evaluate is None:
@@ -480,38 +450,6 @@ def _loop_settings(config: RlvrConfig) -> LoopSettings:
         stuck_after_s=loop.stuck_after_s,
         minutes=config.minutes,
     )
-
-
-class _stop_on_interrupt:  # noqa: N801 (reads as a with-statement)
-    """The first Ctrl-C (or SIGTERM) ends the run after the step in progress; the second ends it at once."""
-
-    def __init__(self, loop: Loop, emit: Emit) -> None:
-        self._loop = loop
-        self._emit = emit
-
-    def __enter__(self) -> None:
-        events = asyncio.get_running_loop()
-        current = asyncio.current_task()
-
-        def stop() -> None:
-            if self._loop.stop_requested and current is not None:
-                current.cancel()
-                return
-            self._loop.stop_requested = True
-            self._emit(
-                {"event": "alert", "text": "stopping after this step; once more to stop at once (both are safe)"}
-            )
-
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                events.add_signal_handler(number, stop)
-        except (ValueError, RuntimeError, NotImplementedError):
-            return  # not the main thread: whoever owns it handles signals
-
-    def __exit__(self, *_: object) -> None:
-        events = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            events.remove_signal_handler(number)
 
 
 def _first_cause(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -65,6 +65,22 @@ class Tickets:
         return Ticket(number, self.tasks[self._order[1][place]])
 
 
+class Decided:
+    """Which tickets were decided on: all below `next`, and those in `beyond`."""
+
+    def __init__(self, next_number: int = 0, beyond: set[int] | None = None) -> None:
+        """Start as a checkpoint remembers it."""
+        self.next = next_number
+        self.beyond = beyond or set()
+
+    def add(self, number: int) -> None:
+        """A ticket was decided on."""
+        self.beyond.add(number)
+        while self.next in self.beyond:
+            self.beyond.remove(self.next)
+            self.next += 1
+
+
 def request_seed(seed: int, ticket: int, sample: int) -> int:
     """A seed in [0, 2^31) for one request, the same in every process."""
     digest = hashlib.blake2b(f"{seed}:{ticket}:{sample}".encode(), digest_size=4).digest()
