@@ -23,7 +23,6 @@ from assay_optim.preference.offers import objectives
 from assay_optim.presets import PRESETS, Preset
 from assay_optim.table import cells
 
-
 OWN = Preset("composition", "Your own composition: every axis is yours", "-", {})
 """The preset in which nothing stands yet."""
 

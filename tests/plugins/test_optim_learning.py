@@ -32,7 +32,10 @@ class Chosen(NamedTuple):
     updates: int = 90
 
 
-FREE = {preset.name: Chosen() for preset in PRESETS} | {"kimi": Chosen(updates=160)}
+FREE = {preset.name: Chosen() for preset in PRESETS} | {
+    "kimi": Chosen(updates=160),
+    "prime": Chosen(group_size=4, updates=240),
+}
 BETAS = {"grpo": 0.04, "rloo": 0.05, "ppo": 0.05, "tulu3": 0.05, "repo": 0.05}
 """Strength of the KL in the objective, where the attainable is below 1 by more than nothing."""
 QUICK = ["grpo", "ppo", "rloo", "cispo", "maxrl"]
