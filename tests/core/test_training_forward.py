@@ -242,3 +242,41 @@ def test_without_entropy_grad_the_entropy_has_no_graph(model: Any) -> None:
     found = response_forward(model, [TokenRow((1,), (2, 3))])
     assert found.logp.requires_grad
     assert not found.entropy.requires_grad
+
+
+def test_lean_layers_keep_the_numbers_and_less_memory(model: Any) -> None:
+    from assay.training.lean import install_lean_layers
+
+    ids = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(4))
+
+    def run(candidate: Any) -> tuple[Tensor, list[Tensor], int]:
+        kept: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        candidate.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            states = candidate.model(ids).last_hidden_state
+        states.sin().sum().backward()
+        grads = [parameter.grad.clone() for parameter in candidate.model.parameters()]
+        return states.detach(), grads, sum(kept.values())
+
+    lean = llama()
+    own_states, own_grads, own_bytes = run(lean)
+    assert install_lean_layers(lean) == 2 * 3 + 1
+    assert install_lean_layers(lean) == 0
+    states, grads, kept = run(lean)
+    torch.testing.assert_close(states, own_states, atol=1e-5, rtol=0)
+    assert largest(grads, own_grads) <= 1e-5 * max(1.0, max(float(grad.abs().max()) for grad in own_grads))
+    assert kept < 0.85 * own_bytes
+
+
+def test_lean_layers_leave_another_activation_alone() -> None:
+    from assay.training.lean import install_lean_layers
+
+    gelu = llama(hidden_act="gelu")
+    assert install_lean_layers(gelu) == 2 * 2 + 1
+    rows = draw_rows(3)
+    torch.testing.assert_close(response_forward(gelu, rows).logp, plain(gelu, rows)[0], atol=1e-5, rtol=0)

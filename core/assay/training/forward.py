@@ -19,6 +19,7 @@ from torch import Tensor
 
 from assay.contracts.tensors import Forward
 from assay.training import shared_prompt
+from assay.training.lean import install_lean_layers
 from assay.training.token_logp import CHUNK_TOKENS, Head, token_logp
 
 __all__ = [
@@ -159,6 +160,7 @@ def causal_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+_lean: weakref.WeakSet[Any] = weakref.WeakSet()
 _supported: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
@@ -202,6 +204,9 @@ def _predicting(causal: Any, rows: Sequence[TokenRow], place: _Places, settings:
     if not used:
         parameter = next(causal.parameters())
         return parameter.new_zeros((0, causal.get_output_embeddings().weight.shape[1]))
+    if torch.is_grad_enabled() and causal not in _lean:
+        install_lean_layers(causal)
+        _lean.add(causal)
     pack = _shared if settings.shared_prompt and supports_shared_prompt(causal) else _padded
     with torch.autocast(device.type, dtype=settings.autocast, enabled=settings.autocast is not None):
         states, prompt_end, response_start = pack(causal, rows, used, device)
