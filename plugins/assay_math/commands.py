@@ -81,7 +81,7 @@ class CommandReader(PrimaryReader):
         top = self.argument()
         return Node("binomial", (top, self.argument()))
 
-    _command_dbinom = _command_tbinom = _command_choose = _command_binom
+    _command_dbinom = _command_tbinom = _command_binom
 
     def _command_sqrt(self) -> Node:
         degree = self.group("]") if self.token.text == "[" else number(2)

@@ -10,7 +10,9 @@ def literal(text: str) -> Node:
     """The number that a literal of the lexer stands for; a decimal keeps its writing."""
     if "," in text and "." in text and text.rindex(".") < text.rindex(","):
         text = text.replace(".", "").replace(",", ".")
-    text = text.replace(",", "").replace(" ", "")
+    if text.count(".") > 1:
+        text = text.replace(".", "")
+    text = text.replace(",", "").replace(" ", "").replace("'", "")
     if len(text) > 2_000:
         raise UnreadableError("a number of more than 2000 digits")
     mantissa, mark, exponent = text.lower().partition("e")

@@ -88,6 +88,11 @@ _COMMAND = re.compile(
     r"|\\text\s+(?=\{)"
 )
 _BASE_DIGITS = re.compile(r"\\text\{\s*([0-9A-Z]+)\s*\}(?=[0-9A-Z]*_)|\(([0-9A-Z]*[A-Z][0-9A-Z]*)\)(?=_\{?\d)")
+_SPOKEN_BASE = re.compile(
+    r"([0-9A-Z]+)\s*(?:\\text\{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}?\s*(?:\\text\{\s*)?(\d{1,2})\s*\)?\s*\}?"
+)
+_LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
+_LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*\{?\s*o\s*\}?(?![A-Za-z])")
 _PAIRED_DOLLARS = re.compile(r"\$\$?")
 _PRICE = re.compile(r"\$(?=\s*-?\.?\d)")
 
@@ -116,13 +121,15 @@ def _command(match: re.Match[str]) -> str:
 def fold_unicode(text: str) -> str:
     """`text` with every mathematical character spelled in ASCII or as a LaTeX command; unknown letters stay."""
     text = _RADICAL.sub(lambda m: f"\\sqrt{_DEGREES[m[1]]}" + (f"{{{m[2]}}}" if m[2] else ""), text)
-    text = _RUN_UP.sub(lambda m: "^{" + "".join(_SUPER[c] for c in m[0]) + "}", text)
+    text = _RUN_UP.sub(
+        lambda m: f"^{_SUPER[m[0]]}" if len(m[0]) == 1 else f"^{{{''.join(map(_SUPER.__getitem__, m[0]))}}}", text
+    )
     text = _RUN_DOWN.sub(lambda m: "_{" + "".join(_SUB[c] for c in m[0]) + "}", text)
     return text.translate(_UNICODE)
 
 
 def _without_dollars(text: str) -> str:
-    text = text.replace("\\$", "\\dollar ")
+    text = text.replace("\\$", "\\dollar ").replace("US\\dollar ", "\\dollar ")
     if "$" not in text:
         return text
     prices = len(_PRICE.findall(text))
@@ -142,6 +149,12 @@ def normalise(text: str) -> str:
         text = _without_dollars(text)
     if "\\" in text or "~" in text or "{,}" in text:
         text = _COMMAND.sub(_command, text)
+    if "base" in text:
+        text = _SPOKEN_BASE.sub(r"\1_{\2}", text)
+    if "10" in text:
+        text = _LETTER_TIMES.sub(r"\\times ", text)
+    if "^" in text:
+        text = _LETTER_DEGREE.sub(r"^\\circ ", text)
     if "_" in text:
         text = _BASE_DIGITS.sub(lambda match: match[1] or match[2], text)
     text = text.strip()

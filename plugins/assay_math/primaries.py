@@ -39,6 +39,8 @@ class PrimaryReader(UnitReader):
         self.position += 1
         fences, self.fences = self.fences, []
         node = self.answer()
+        if self.accept("\\choose"):
+            node = Node("binomial", (node, self.answer()))
         self.fences = fences
         self.expect(close)
         return node

@@ -199,6 +199,10 @@ def _half_line(left: Node, sign: str, right: Node) -> Region | None:
     """The solutions of one comparison that is linear in one variable with a rational slope."""
     if left == INFINITY or right == INFINITY or negate(INFINITY) in (left, right):
         return _unbounded(left, sign, right)
+    if right.op == "absolute":
+        left, sign, right = right, _FLIPPED[sign], left
+    if left.op == "absolute":
+        return _distance(left.args[0], sign, right)
     if right.op == "name" and left.op != "name":
         left, sign, right = right, _FLIPPED[sign], left
     if left.op == "name" and _place(right) is not None:
@@ -216,6 +220,19 @@ def _half_line(left: Node, sign: str, right: Node) -> Region | None:
         return None
     root = number(-top.get((), Fraction(0)) / slope)
     return _ray(names[0][2:], sign if slope > 0 else _FLIPPED[sign], root)
+
+
+def _distance(inner: Node, sign: str, bound: Node) -> Region | None:
+    """The solutions of `|inner| sign bound` for a positive bound."""
+    place = _place(bound)
+    if place is None or place <= 0 or sign not in ("<", "<=", ">", ">="):
+        return None
+    above, below = _half_line(inner, sign, bound), _half_line(inner, _FLIPPED[sign], negate(bound))
+    if above is None or below is None:
+        return None
+    if sign.startswith("<"):
+        return Region(intersect(above.segments, below.segments), above.variable)
+    return Region(merge([*below.segments, *above.segments]), above.variable)
 
 
 def _unbounded(left: Node, sign: str, right: Node) -> Region | None:

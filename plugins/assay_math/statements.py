@@ -9,13 +9,15 @@ from assay_math.reading import read
 
 _PHRASES = (
     "answer is", "answer:", "answers are", "answer are", "answer：", "answer =", "answer would be", "answer must be",
-    "option is", "choice is", "答案是", "答案为", "答案：", "答案:", "故选", "应选", "选择", "réponse est", "réponse :",
-    "respuesta es", "antwort ist", "antwort lautet", "antwort:", "risposta è", "resposta é", "ответ:", "答えは",
+    "option is", "choice is", "答案是", "答案为", "答案：", "答案:", "答：", "答:", "故选", "应选", "选择", "所以选",
+    "因此选", "答案选", "réponse est", "réponse :", "respuesta es", "antwort ist", "antwort lautet",
+    "antwort:", "risposta è",
+    "resposta é", "ответ:", "答えは",
 )  # fmt: skip
 _LINE_CHARS = 1_000
 _STOP = re.compile(
     r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|with|not|but|by|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
-    r"|\s+[—–]\s|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
+    r"|\s+[—–]\s(?!\s*[-$]?\d)|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
     re.DOTALL | re.IGNORECASE,
 )
 _HEAD = re.compile(
@@ -40,6 +42,10 @@ _NOT_CLOSING = re.compile(
     r"|^\W*(?:please\s+)?(?:output|let|choose|pick|print|return|mark|grade|give|rate|assign|award|find|use|set|system|score)\b",
     re.IGNORECASE,
 )
+_BOUND = re.compile(
+    r"\b(?:than|at least|at most|not|no|under|over|below|above|up to|exceeds?|nearly|almost)\s*\$?$", re.IGNORECASE
+)
+_CHOSEN = re.compile(r"\b(?i:option|choose|choice|pick|select|选)\s*:?\s*\(?([A-J])\)?\W*$")
 _NO_QUANTITY = re.compile(r"\b(?:score|reward|grade|points?|correct|wrong)\b|[\"{}<>]", re.IGNORECASE)
 _UNIT_BEHIND = re.compile(r"\s*(?:[A-Za-z°%]+(?:\s+[A-Za-z]+)?)(?=\s*\.?\s*$)")
 _CLOSING_CHARS = 3_000
@@ -99,7 +105,12 @@ def closing(response: str, start: int, end: int, prompt: str, choices: bool) -> 
     stated = sentence.strip()
     # A lone number or word is an answer even where the question has it too; more than that repeats the question.
     repeats = len(stated.split()) > 1 and stated in prompt
-    if not stated or _NOT_CLOSING.search(sentence) or repeats:
+    if not stated or repeats:
+        return None
+    chosen = _CHOSEN.search(sentence) if choices else None
+    if chosen is not None:
+        return Extraction(chosen[1], "formula", tail + begin + chosen.start(1), tail + begin + chosen.end(1))
+    if _NOT_CLOSING.search(sentence):
         return None
     inside = [span for span in spans if span.start >= begin]
     if not inside or _is_price_pair(inside[-1]):
@@ -127,7 +138,11 @@ def _formulas(text: str) -> list[_Formula]:
             continue
         if opened is not None and token == _CLOSERS[opened.group()]:
             content = text[opened.end() : match.start()]
-            found.append(_Formula(opened.start(), match.end(), content, opened.group() in ("$$", "\\[")))
+            formula = _Formula(opened.start(), match.end(), content, opened.group() in ("$$", "\\["))
+            # `$15$ cm$^2$`: an exponent of its own belongs to what stands before it.
+            if found and content.lstrip().startswith("^") and formula.start - found[-1].end < 24:
+                formula = formula._replace(start=found.pop().start)
+            found.append(formula)
             opened = None
         elif token in _CLOSERS and (opened is None or opened.group() == "$"):
             # A single dollar that meets another opener was a price.
@@ -193,7 +208,7 @@ def _stated_value(sentence: str, place: int) -> Extraction | None:
     if bold and _NUMBER.search(bold[-1][1]):
         return _candidate(bold[-1][1], place + bold[-1].start(1), "formula", choices=False)
     numbers = list(_QUANTITY.finditer(sentence))
-    if len(numbers) != 1 or len(_NUMBER.findall(sentence)) != 1:
+    if len(numbers) != 1 or len(_NUMBER.findall(sentence)) != 1 or _BOUND.search(sentence, 0, numbers[0].start()):
         return None
     text = numbers[0].group().strip(" .,")
     return Extraction(text, "formula", place + numbers[0].start(), place + numbers[0].start() + len(text))

@@ -17,7 +17,7 @@ class UnitReader(Cursor):
         if not phrase:
             return node
         word = phrase.lower().strip(" .")
-        if word in ("percent", "per cent", "percentage", "pct"):
+        if word in ("percent", "per cent", "percentage", "pct", "%", "\\%"):
             return Node("percent", (node,))
         if not may_be_unit(phrase):
             self.position = start

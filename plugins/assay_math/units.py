@@ -167,7 +167,8 @@ def multiplier(phrase: str) -> tuple[int, str]:
 
 def read_unit(phrase: str) -> Unit | None:
     """The unit that `phrase` names (`cm^2`, `square feet`, `km/h`, `miles per hour`), or None for a plain noun."""
-    pieces = _SPLIT.findall(phrase.replace("**", "^").replace(" per ", " / "))
+    spaced = phrase.replace("**", "^").replace(" per ", " / ").replace("平方", "平方 ").replace("立方", "立方 ")
+    pieces = _SPLIT.findall(spaced)
     unit = Unit((), Fraction(1))
     sign, power, seen = 1, 1, False
     position = 0

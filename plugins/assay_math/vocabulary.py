@@ -198,7 +198,7 @@ GREEK = frozenset(
 ENDS_PRODUCT = frozenset(
     {
         "\\right", "\\end", "\\pm", "\\mp", "\\mid", "\\rfloor", "\\rceil", "\\rvert", "\\rVert", "\\rangle", "\\not",
-        "\\vee", "\\lor", "\\wedge", "\\land", "\\circ", "\\permille", "\\colon",
+        "\\vee", "\\lor", "\\wedge", "\\land", "\\circ", "\\permille", "\\colon", "\\choose",
     }
 )  # fmt: skip
 """Commands that no factor begins with."""
