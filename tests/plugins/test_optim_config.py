@@ -130,7 +130,7 @@ def test_a_part_of_another_plugin_is_found_by_name() -> None:
     made = component.build(component.config(shaping=["halved"]), context)
     prepared = made.prepare(batch_of([1, 0], [1, 1]))
     assert prepared.advantage is not None
-    assert prepared.advantage.tolist() == [0.25, -0.25]
+    assert [float(value) for value in prepared.advantage] == [0.25, -0.25]
 
 
 class Cubic(Options):

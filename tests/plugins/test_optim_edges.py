@@ -21,14 +21,14 @@ from assay_optim.regularisers import kl_sample
 from assay_optim.sidecars.critic import ValueHead
 
 NAN = float("nan")
-TOKENS = {"shaping": [], "regularisers": []}
+TOKENS: dict[str, list[str]] = {"shaping": [], "regularisers": []}
 
 
 def advantage(ours: Composition, rewards: list[float], lengths: list[int] | None = None, **more: object) -> list[float]:
     batch = batch_of(rewards, lengths or [1] * len(rewards), **more)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - pass-through
     found = ours.prepare(batch).advantage
     assert found is not None
-    return found.tolist()
+    return [float(value) for value in found]
 
 
 def test_a_group_that_shrank_to_one_gets_zero_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,7 +44,8 @@ def test_a_constant_on_all_rewards_of_a_group_changes_no_advantage(
 @pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "rloo", "dapo"])
 def test_centred_advantages_sum_to_zero_per_group(preset: str, rewards: list[float]) -> None:
     groups = [index % 2 for index in range(len(rewards))]
-    found = advantages(preset, rewards, groups, **({"shaping": []} if preset == "dapo" else {}))
+    options: dict[str, list[str]] = {"shaping": []} if preset == "dapo" else {}
+    found = advantages(preset, rewards, groups, **options)
     sums = over_groups(found, torch.tensor(groups))
     assert torch.allclose(sums, torch.zeros_like(sums), atol=1e-4)
 
@@ -126,7 +127,8 @@ def test_fresh_samples_make_off_policy_grpo_equal_to_grpo_bit_for_bit() -> None:
 def test_gspo_token_equals_gspo_where_the_advantage_is_one_per_response() -> None:
     one, other = optimizer("gspo"), optimizer("gspo_token")
     batch, current = random_batch(one.needs, seed=2)
-    near = batch.logp_old + 1e-3 * (current - batch.logp_old)  # type: ignore[operator]  # pyright: ignore[reportOptionalOperand]
+    assert batch.logp_old is not None
+    near = batch.logp_old + 1e-3 * (current - batch.logp_old)
     found = [loss_and_gradient(ours, ours.prepare(batch), near) for ours in (one, other)]
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-6)

@@ -99,11 +99,11 @@ def random_batch(needs: Needs, *, seed: int = 0, binary: bool = True, width: int
 
     rows = sum(SIZES)
     groups = [index for index, size in enumerate(SIZES) for _ in range(size)]
-    lengths = (1 + (uniform(rows) * 6).long()).tolist()
+    lengths = [1 + int(6 * share) for share in uniform(rows)]
     rewards = (uniform(rows) > 0.5).float() if binary else uniform(rows)
     logp = -uniform(rows, width) - 0.05
     batch = batch_of(
-        rewards.tolist(),
+        [float(reward) for reward in rewards],
         lengths,
         groups=groups,
         max_tokens=8,

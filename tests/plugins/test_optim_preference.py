@@ -1,0 +1,228 @@
+"""Objectives: readers, any split, what is left out, and data from a run's own rewards."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from assay.contracts.batch import Reward, ScoredGroup
+from assay.contracts.rollout import Rollout, Turn
+from assay.contracts.task import Message, Task
+from assay.contracts.tensors import Forward
+from assay.errors import ConfigError
+from assay.protocols import Example, ExampleTotals, Objective
+from assay_optim import assay_objectives, objective
+from assay_optim.preference.rollouts import best_and_worst, best_of, ranked_lists
+from assay_optim.preference.selection import MarginFusion, MarginSource, keep_surest
+
+NAMES = [component.name for component in assay_objectives()]
+PAIRS = ["dpo", "dpo_norm", "ipo", "simpo", "spin", "iterative_dpo", "hinge", "psipo", "orpo"]
+VOCABULARY = 11
+
+
+def encode(prompt: Any, response: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    text = prompt if isinstance(prompt, str) else " ".join(message["content"] for message in prompt)
+    return tuple(map(ord, text)), (*map(ord, response), 0)
+
+
+def examples_for(name: str) -> list[Example]:
+    """Examples of different lengths, weights and prompts."""
+    lengths = [(3, 2), (1, 4), (5, 5), (2, 6), (4, 1)]
+    responses = [
+        tuple(tuple(range(10 * row + side, 10 * row + side + length)) for side, length in enumerate(pair))
+        for row, pair in enumerate(lengths)
+    ]
+    if name == "sft":
+        return [Example((((row,), pair[0]),), weight=1.0 + row) for row, pair in enumerate(responses)]
+    if name == "kto":
+        return [Example((((row,), pair[0]),), facts={"label": row % 2 == 0}) for row, pair in enumerate(responses)]
+    if name.startswith("larpo"):
+        return [Example((((row,), a), ((row,), b), ((row,), (99, row)))) for row, (a, b) in enumerate(responses)]
+    return [
+        Example((((row,), a), ((row,), b)), weight=1.0 + row, facts={"margin": 0.1 * row})
+        for row, (a, b) in enumerate(responses)
+    ]
+
+
+def tensors(examples: Sequence[Example], seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits (N, T, V) and reference log-probs (N, T) of all sequences."""
+    rows = [response for example in examples for _, response in example.sequences]
+    generator = torch.Generator().manual_seed(seed)
+    width = max(map(len, rows)) + 2  # padding beyond the longest, filled like everything else
+    logits = torch.randn(len(rows), width, VOCABULARY, generator=generator)
+    return logits, logits.log_softmax(-1)[..., 0] + 0.3 * torch.randn(len(rows), width, generator=generator)
+
+
+def run(ours: Objective, examples: Sequence[Example], slices: Sequence[Sequence[int]]) -> tuple[float, Tensor]:
+    """Loss and gradient by the logits, over slices of examples."""
+    prepared = ours.prepare(examples)
+    logits, reference = tensors(prepared)
+    logits.requires_grad_()
+    starts = [sum(len(example.sequences) for example in prepared[:index]) for index in range(len(prepared))]
+    totals = ExampleTotals(
+        examples=sum(example.weight for example in prepared),
+        tokens=float(sum(len(response) for example in prepared for _, response in example.sequences)),
+    )
+    if ours.needs.batch_logp:
+        prepared = ours.rescore(prepared, logits.detach().log_softmax(-1)[..., 0], reference)
+    total = 0.0
+    for members in slices:
+        chosen = [prepared[index] for index in members]
+        rows = [starts[index] + step for index in members for step in range(len(prepared[index].sequences))]
+        part = logits[rows]
+        forward = Forward(part.log_softmax(-1)[..., 0], part[..., 0] * 0, logits=part if ours.needs.logits else None)
+        report = ours.loss(chosen, forward, reference[rows] if ours.needs.logp_ref else None, totals=totals)
+        report.loss.backward()  # pyright: ignore[reportUnknownMemberType] - torch's stub is partial
+        total += float(report.loss.detach())
+    assert logits.grad is not None
+    return total, logits.grad
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_split_gives_the_same_loss_and_gradient(name: str) -> None:
+    whole = run(objective(name), examples_for(name), [[0, 1, 2, 3, 4]])
+    for slices in ([[0, 1], [2, 3, 4]], [[4], [2], [0], [1], [3]]):
+        parts = run(objective(name), examples_for(name), slices)
+        assert parts[0] == pytest.approx(whole[0], rel=2e-6, abs=2e-6)
+        assert torch.allclose(parts[1], whole[1], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_has_no_gradient(name: str) -> None:
+    examples = examples_for(name)
+    prepared = objective(name).prepare(examples)
+    _, gradient = run(objective(name), examples, [[0, 1, 2, 3, 4]])
+    assert bool(gradient.isfinite().all())
+    for row, response in enumerate(response for example in prepared for _, response in example.sequences):
+        assert not bool(gradient[row, len(response) :].any())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_with_an_empty_or_an_equal_response_is_left_out(name: str) -> None:
+    prompt = (1,)
+    examples = [
+        Example(((prompt, (1, 2)), (prompt, ()))),
+        Example(((prompt, (1, 2)), (prompt, (1, 2)))),
+        Example(((prompt, (1, 2)), (prompt, (3,)))),
+    ]
+    assert len(objective(name).prepare(examples)) == 1
+
+
+def test_kto_takes_the_next_response_to_another_prompt() -> None:
+    ours = objective("kto")
+    rows = [Example((((prompt,), (token,)),), facts={"label": True}) for prompt, token in ((1, 5), (1, 6), (2, 7))]
+    prepared = ours.prepare(rows)
+    assert [example.sequences[1] for example in prepared] == [((1,), (7,)), ((1,), (7,)), ((2,), (5,))]
+    alone = ours.prepare(rows[:1])
+    assert len(alone[0].sequences) == 1
+    logp = torch.tensor([[-1.0]])
+    assert ours.rescore(alone, logp, logp - 1)[0].facts["z0"] == 0
+
+
+ROWS: list[tuple[str, dict[str, Any], int]] = [
+    ("dpo", {"prompt": "q", "chosen": "a", "rejected": "b"}, 2),
+    ("dpo", {"prompt": [{"role": "user", "content": "q"}], "chosen": "a", "rejected": "b"}, 2),
+    (
+        "dpo",
+        {
+            "chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+            "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}],
+        },
+        2,
+    ),
+    ("kto", {"prompt": "q", "response": "a", "label": True}, 1),
+    ("kto", {"prompt": "q", "response": "a", "label": -1}, 1),
+    ("larpo", {"prompt": "q", "responses": ["a", "b", "c"]}, 3),
+    ("sft", {"prompt": "q", "response": "a"}, 1),
+    ("bnf", {"prompt": "q", "chosen": "a", "rejected": "b"}, 2),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "sequences"), ROWS)
+def test_a_row_becomes_an_example(name: str, row: dict[str, Any], sequences: int) -> None:
+    example = objective(name).read(row, encode)
+    assert example is not None
+    assert len(example.sequences) == sequences
+    assert example.sequences[0] == ((ord("q"),), (ord("a"), 0))
+
+
+def test_columns_scores_ends_and_weights_are_options() -> None:
+    ranked = objective("larpo", scores_column="s", top=1, bottom=1)
+    example = ranked.read({"prompt": "q", "responses": ["b", "c", "a"], "s": [2, 1, 3]}, encode)
+    assert example is not None
+    assert [chr(response[0]) for _, response in example.sequences] == ["a", "c"]
+    renamed = objective("dpo", prompt_column="question", margin_column="gap", weight_column="w")
+    example = renamed.read({"question": "q", "chosen": "a", "rejected": "b", "gap": 0.5, "w": 2}, encode)
+    assert example is not None
+    assert (example.facts["margin"], example.weight) == (0.5, 2)
+    plain = objective("sft", text_column="text").read({"text": "abc"}, encode)
+    assert plain is not None
+    assert plain.sequences[0][0] == ()
+    single = objective("bnf", layout="single").read({"prompt": "q", "response": "a", "label": 0}, encode)
+    assert single is not None
+    assert single.facts["label"] is False
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("dpo", {"prompt": "q", "chosen": "a"}, "column 'rejected': missing; found 'prompt', 'chosen'"),
+    ("dpo", {"prompt": "q", "chosen": 3, "rejected": "b"}, "column 'chosen': a text or a list of messages is expected"),
+    ("kto", {"prompt": "q", "response": "a", "label": "good"}, "column 'label': a label is true or false, 1, 0 or -1"),
+    ("larpo", {"prompt": "q", "responses": "a"}, "column 'responses': a list is expected; found str"),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "sentence"), BAD)
+def test_a_bad_row_is_one_sentence(name: str, row: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        objective(name).read(row, encode)
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto", "sft"])
+def test_a_row_without_a_response_is_left_out(name: str) -> None:
+    row = {"prompt": "q", "chosen": "", "rejected": "b", "response": "", "label": 1}
+    assert objective(name).read(row, encode) is None
+
+
+def group(values: Sequence[float | None]) -> ScoredGroup:
+    rollouts = tuple(
+        Rollout(
+            id=str(index), task_id="t", group_id="g", prompt_ids=(7,), turns=(Turn(text="x", token_ids=(index, 0)),)
+        )
+        for index in range(len(values))
+    )
+    rewards = tuple(
+        Reward(rollout_id=rollout.id, value=value, reason=None if value is not None else "masked")
+        for rollout, value in zip(rollouts, values, strict=True)
+    )
+    return ScoredGroup(
+        task=Task(id="t", messages=(Message(role="user", content="?"),)), rollouts=rollouts, rewards=rewards
+    )
+
+
+def firsts(examples: Sequence[Example]) -> list[list[int]]:
+    return [[response[0] for _, response in example.sequences] for example in examples]
+
+
+def test_a_runs_own_rewards_become_examples() -> None:
+    groups = [group([0.2, None, 0.9, 0.5, 0.1]), group([0.4, 0.4]), group([None, 1.0])]
+    assert firsts(best_of(groups)) == [[2], [0], [1]]
+    assert firsts(best_of(groups, threshold=0.5, keep=2)) == [[2], [3], [1]]
+    assert firsts(best_and_worst(groups)) == [[2, 4]]
+    assert firsts(ranked_lists(groups, top=1, bottom=2)) == [[2, 0, 4]]
+    assert best_of(groups)[0].sequences[0] == ((7,), (2, 0))
+
+
+def test_the_surest_pairs_are_kept_in_their_own_order() -> None:
+    prompt = (1,)
+    examples = [
+        Example(((prompt, (1,)), (prompt, (2,))), facts={"reward": reward, "implicit": implicit})
+        for reward, implicit in ((0.0, 0.0), (0.9, 0.8), (0.9, -0.9), (0.5, 0.9), (5.0, 5.0))
+    ]
+    fusion = MarginFusion(sources=(MarginSource(fact="reward"), MarginSource(fact="implicit")), keep=0.4)
+    assert keep_surest(examples, fusion) == [examples[1], examples[4]]
+    assert keep_surest([], fusion) == []
+    with pytest.raises(ValueError, match="high must be above low"):
+        MarginSource(fact="x", low=1.0, high=1.0)
