@@ -10,10 +10,12 @@ from assay.component import BuildContext, Options
 from assay.contracts.batch import Candidate
 from assay.contracts.limits import Limits
 from assay.contracts.sandbox import JobLimits
+from assay.contracts.task import Task
 from assay.contracts.verdict import Evidence, Verdict
 from assay.errors import ConfigError, SandboxError
 from assay.protocols import ProgramSandbox, Sandbox
-from assay_code.cases import CasesError, Suite, read
+from assay_code.asserts import plan
+from assay_code.cases import AssertTests, CasesError, Suite, read
 from assay_code.extract import extract
 from assay_code.grade import Defaults, Grader, SuiteReport, TestReport
 
@@ -129,6 +131,16 @@ class CodeSource:
                 f"task {candidate.task.id!r}: facts.tests.cases: {len(cases)} tests, more than max_tests = "
                 f"{self._options.max_tests}; raise max_tests, or give the task fewer"
             )
+
+    def check_task(self, task: Task) -> str | None:
+        """What is wrong with a task's tests, in one sentence, or None: asked before a run, without running anything."""
+        try:
+            tests = read(task).tests
+            if isinstance(tests, AssertTests):
+                plan(tests.code, setup=tests.setup)
+        except CasesError as error:
+            return str(error)
+        return None
 
     async def aclose(self) -> None:
         """Close the sandbox."""

@@ -1,8 +1,8 @@
 """A seccomp filter that leaves a program its own memory, its own files and its own threads, and nothing else.
 
 Everything not named here is allowed; what is named fails with EPERM, and calls of another ABI kill the process.
-Everything not named here is allowed. What is named fails with EPERM; calls of another ABI kill the process.
-every hundred steps that a call number needs, since the kernel tries all numbers).
+Most of it is given up once by the zygote; a child adds a short filter (the kernel tries a new filter with every number,
+so its length is what it costs).
 """
 
 import ctypes
