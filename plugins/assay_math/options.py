@@ -54,8 +54,8 @@ class MathPolicy(Options):
     """Whether answers that are written alike are equal without being read; off only to test the reader."""
     deep: bool = True
     """Whether what the exact layers cannot decide may go to sympy in a killable worker."""
-    deep_wall_s: float = Field(default=1.0, gt=0)
-    """Wall budget of one answer in the worker, in seconds."""
+    deep_cpu_s: float = Field(default=1.0, gt=0)
+    """CPU budget of one answer in the worker, in seconds; ten times as much wall time, so that load decides nothing."""
     deep_memory_mib: int = Field(default=1024, gt=0)
     """Memory that one answer may add in the worker, in MiB."""
 

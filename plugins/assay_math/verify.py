@@ -240,7 +240,7 @@ class MathSource:
             max_batch=1,
             max_wait_s=0.0,
             concurrency=16,
-            timeout_s=30.0 + 3 * policy.deep_wall_s,
+            timeout_s=30.0 + 10 * policy.deep_cpu_s,
             limit_fault="candidate",
         )
         self._golds: dict[str, tuple[Task, Gold | BadGold]] = {}
@@ -289,7 +289,7 @@ class MathSource:
             return undecided(pending) if not gold.policy.deep else self._no_workers(pending)
         payload: JsonValue = {"gold": gold.answer.text, "answer": pending.extraction.text}
         limits = ResourceLimits(
-            wall_s=gold.policy.deep_wall_s * 3, cpu_s=gold.policy.deep_wall_s, memory_mib=gold.policy.deep_memory_mib
+            wall_s=gold.policy.deep_cpu_s * 10, cpu_s=gold.policy.deep_cpu_s, memory_mib=gold.policy.deep_memory_mib
         )
         answer = await self.workers.call(DEEP, payload, limits=limits)
         if answer.status != "ok":

@@ -160,7 +160,7 @@ def test_without_workers_the_abstention_is_ours() -> None:
 
 
 def test_an_endless_answer_costs_its_budget_and_delays_nobody(pool: WorkerPool) -> None:
-    source = MathSource(MathPolicy(unevaluated=True, deep_wall_s=0.5), BuildContext(workers=pool))
+    source = MathSource(MathPolicy(unevaluated=True, deep_cpu_s=0.5), BuildContext(workers=pool))
     judged(source, [candidate("\\frac{8}{3}", INTEGRAL)])
     done: dict[str, float] = {}
 
