@@ -8,6 +8,7 @@ number: it stands in columns of its own, and only the candidate's own fault coun
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -230,12 +231,15 @@ def gold_text(task: Task) -> str:
 
 
 def neighbours(tasks: Sequence[Task]) -> list[tuple[Task, str]]:
-    """Every task with the gold of the next row whose gold is another text; tasks without such a row are left out."""
+    """Every task with the gold of the next row that names other numbers, or other words where it has no numbers.
+
+    So `x=5` is no neighbour of `5`, which is the same answer. Tasks without such a row are left out.
+    """
     golds = [gold_text(task) for task in tasks]
     found: list[tuple[Task, str]] = []
     for index, task in enumerate(tasks):
         following = (golds[(index + step) % len(tasks)] for step in range(1, len(tasks)))
-        other = next((gold for gold in following if _normal(gold) != _normal(golds[index])), None)
+        other = next((gold for gold in following if _content(gold) != _content(golds[index])), None)
         if other is not None:
             found.append((task, other))
     return found
@@ -334,8 +338,10 @@ def _more(count: int) -> tuple[str, ...]:
     return (f"{count - _EXAMPLES} more are not shown.",) if count > _EXAMPLES else ()
 
 
-def _normal(text: str) -> str:
-    return "".join(text.split()).casefold()
+def _content(text: str) -> tuple[str, ...]:
+    """The numbers of a text in any order, or its words, or else its signs."""
+    numbers = re.findall(r"\d+", text)
+    return tuple(sorted(numbers)) or tuple(re.findall(r"\w+", text.casefold())) or ("".join(text.split()),)
 
 
 def as_label(value: Any) -> bool | None:
