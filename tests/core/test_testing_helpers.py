@@ -30,8 +30,8 @@ def test_a_rule_bears_any_candidate(candidate: Candidate) -> None:
     assert verdict.value in (None, 0.0, 1.0)
 
 
-def test_the_fixtures_reach_installed_sources(assay_judge: Callable[..., Verdict], assay_registry: Registry) -> None:
-    assert assay_judge("exact", "blue", reference="blue").value == 1.0
+def test_the_fixtures_reach_installed_sources(assay_verdict: Callable[..., Verdict], assay_registry: Registry) -> None:
+    assert assay_verdict("exact", "blue", reference="blue").value == 1.0
     assert "exact" in assay_registry.names("reward_source")
 
 

@@ -17,8 +17,8 @@ def assay_registry() -> Registry:
 
 
 @pytest.fixture
-def assay_judge(assay_registry: Registry) -> Callable[..., Verdict]:
-    """`assay_judge("name", "text", reference=...)`: the verdict of an installed source on one text.
+def assay_verdict(assay_registry: Registry) -> Callable[..., Verdict]:
+    """`assay_verdict("name", "text", reference=...)`: the verdict of an installed source on one text.
 
     Further arguments are those of `assay.testing.judge_text`.
     """
