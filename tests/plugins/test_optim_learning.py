@@ -116,7 +116,7 @@ LARGE, SMALL = "56789", "01234"
 @pytest.fixture(scope="module")
 def undecided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A start that answers with any digit."""
-    return learning.supervised_start(tmp_path_factory.mktemp("undecided"), until=0.0)
+    return learning.supervised_start(tmp_path_factory.mktemp("undecided"), until=0.0, format_steps=60)
 
 
 def digit_pairs(start: Path, tasks: Sequence[Task]) -> list[Example]:
@@ -179,7 +179,7 @@ def test_objective_learns(name: str, undecided: Path) -> None:
 @pytest.mark.parametrize("name", PREFERENCES)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_objective_learns_on_every_seed(name: str, seed: int, tmp_path: Path) -> None:
-    check_objective(name, learning.supervised_start(tmp_path / "start", seed=seed, until=0.0))
+    check_objective(name, learning.supervised_start(tmp_path / "start", seed=seed, until=0.0, format_steps=60))
 
 
 def test_supervised_learning_imitates(start: Path) -> None:

@@ -18,7 +18,7 @@ from assay_optim.masked import count_denominators, group_table, over_groups
 
 REWARDS = st.lists(st.integers(-40, 40).map(lambda number: number / 10), min_size=2, max_size=12)
 BINARY = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=10)
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=12, deadline=None)
 
 
 def advantages(preset: str, rewards: list[float], groups: list[int] | None = None, **options: object) -> Tensor:

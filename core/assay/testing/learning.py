@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 LIMIT = 3
 """Most tokens of an answer: one digit and the end, and room for a mistake."""
-FORMAT_STEPS = 60
-"""Supervised steps on random digits."""
 Channels = Callable[[Task, str], Mapping[str, float]]
 
 
@@ -60,10 +58,10 @@ def tasks() -> list[Task]:
     return [task for task in sum_tasks() if all(int(part) < 4 for part in task.id.split("-")[1:])]
 
 
-def supervised_start(folder: Path, *, seed: int = 0, until: float = 0.35) -> Path:
+def supervised_start(folder: Path, *, seed: int = 0, until: float = 0.35, format_steps: int = 0) -> Path:
     """A tiny model in `folder` that answers every sum with a digit, right in about a share `until` of its samples.
 
-    It first learns the format from random digits, then the sums until they are partly right.
+    It first learns the format from random digits for `format_steps` steps, then the sums until they are partly right.
     """
     import random
 
@@ -77,7 +75,7 @@ def supervised_start(folder: Path, *, seed: int = 0, until: float = 0.35) -> Pat
     policy = load_policy(str(folder))
     trainer = Trainer(policy, None, OptimizerSettings(learning_rate=2e-3, micro_batch_tokens=8192), seed=seed)
     digits = random.Random(seed)  # noqa: S311 - nothing secret
-    for _ in range(FORMAT_STEPS):
+    for _ in range(format_steps):
         trainer.step_examples(
             [_example(policy, task, str(digits.randrange(10))) for task in tasks() for _ in range(4)], _Likelihood()
         )
