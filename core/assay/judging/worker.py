@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from assay.errors import TransientError
 from assay.judging import channel
 from assay.process import children, kill_tree, reap
@@ -50,6 +52,10 @@ def load(target: str, init: Any) -> Program:
 def describe(error: BaseException) -> str:
     """One line: the exception and its message, shortened."""
     text = " ".join(str(error).split())
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        text = f"{error.title}.{place}: {first['msg']}; found {first['input']!r:.80}"
     name = type(error).__name__
     return (f"{name}: {text}" if text else name)[:500]
 
