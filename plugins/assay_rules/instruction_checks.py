@@ -138,7 +138,7 @@ def number_highlighted_sections(text: str, *, num_highlights: int) -> Check:
 
 def multiple_sections(text: str, *, section_spliter: str, num_sections: int) -> Check:
     """At least so many sections, each begun by the word and a number, none empty."""
-    mark = re.compile(rf"(?<!\w){re.escape(section_spliter.strip())}[ \t]?\d+", re.IGNORECASE)
+    mark = re.compile(rf"(?<!\w){re.escape(section_spliter.strip())}[ \t]?\d+")
     parts = mark.split(text)[1:]
     return _count(sum(bool(words(part)) for part in parts), "at least", num_sections, "sections with text")
 

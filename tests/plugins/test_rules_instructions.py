@@ -56,7 +56,8 @@ def test_structure_is_counted(made: int, wanted: int) -> None:
     placeholders = " ".join(f"[field {index}]" for index in range(made))
     assert follows("number_placeholders", placeholders, num_placeholders=wanted) == (made >= wanted)
     sections = "\n".join(f"SECTION {index + 1}\nSome text." for index in range(made))
-    assert follows("multiple_sections", sections, section_spliter="Section", num_sections=wanted) == (made >= wanted)
+    assert follows("multiple_sections", sections, section_spliter="SECTION", num_sections=wanted) == (made >= wanted)
+    assert not follows("multiple_sections", sections, section_spliter="Section", num_sections=wanted)
     capitals = "small " + " ".join(["LOUD"] * made)
     assert follows("capital_word_frequency", capitals, capital_frequency=wanted) == (made >= wanted)
 

@@ -381,10 +381,12 @@ def _judge_into(found: list[Verdict | BaseException], suite: Suite, case: Case, 
 
 
 def _differing(suite: Suite, verdicts: Sequence[Verdict], others: Sequence[Verdict]) -> list[str]:
+    """Cases whose verdicts differ; the evidence of a remote source tells of latencies, so only its decisions count."""
+    remote = suite.component.isolation == "remote"
     return [
         f"{case.text[:60]!r}: {_said(other)}, before {_said(verdict)}, or with other evidence"
         for case, verdict, other in zip(suite.cases, verdicts, others, strict=True)
-        if verdict != other
+        if (_decision(verdict) != _decision(other) if remote else verdict != other)
     ]
 
 
