@@ -14,7 +14,7 @@ from assay.config.load import dump_config
 from assay.config.refs import build
 from assay.config.run import EvaluateConfig, RlvrConfig
 from assay.contracts import Reward, Rollout, RunInfo, RunOutcome, Sampling, ScoredGroup, Task, UpdateReport, WeightsRef
-from assay.errors import AssayError, TrainingError
+from assay.errors import AssayError, ConfigError, TrainingError
 from assay.events import Emit
 from assay.interrupt import StopOnInterrupt
 from assay.judging import open_panel
@@ -24,7 +24,7 @@ from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan, plan_training
-from assay.protocols import Decision, PolicyOptimizer, RolloutEngine
+from assay.protocols import Decision, PolicyOptimizer, RolloutEngine, TaskSampler
 from assay.reports.metrics import evaluation_line, step_line
 from assay.store import RunStore
 
@@ -233,6 +233,12 @@ class _Session:
         optimizer = build(
             registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, context, where="optimizer"
         )
+        least, group_size = optimizer.needs.group_size_min, config.engine.group_size
+        if group_size < least:
+            raise ConfigError(
+                f"engine.group_size: the optimizer {config.optimizer.use!r} compares the responses of a group and "
+                f"needs at least {least}; found {group_size}; raise it or choose an optimizer without a group baseline"
+            )
         policy = context.policy
         assert policy is not None
         trainer = Trainer(
@@ -262,7 +268,14 @@ class _Session:
                 runs.keep_steps(folder / file, first_step)
             emit({"event": "resumed", "step": first_step, "kept_rollouts": kept})
         learner = _Learner(trainer, optimizer, Publisher(policy), config.seed if config.loop.shuffle_rewards else None)
-        tickets = Tickets(plan.tasks, seed=config.seed, next_number=decided.next, skip=decided.beyond)
+        sampler = next((sidecar for sidecar in optimizer.sidecars if isinstance(sidecar, TaskSampler)), None)
+        tickets = Tickets(
+            plan.tasks,
+            seed=config.seed,
+            next_number=decided.next,
+            skip=decided.beyond,
+            weights=None if sampler is None else sampler.weights,
+        )
         loop = Loop(
             _loop_settings(config),
             tickets=tickets,

@@ -90,11 +90,12 @@ class GroupMeanScale(SampleScale):
         return Needs(logp_old=False, group_size_min=2)
 
     def scale(self, advantage: Tensor, batch: TrainBatch, moments: GroupMoments) -> Tensor:
-        """(N,) divided by the group's mean reward; raises `TrainingError` for a negative mean."""
-        if bool((moments.mean < 0).any()):
+        """(N,) divided by the group's mean reward; raises `TrainingError` for a negative reward."""
+        lowest = float((advantage.double() + moments.mean).nan_to_num(nan=0.0).min()) if len(advantage) else 0.0
+        if lowest < -1e-6:
             raise TrainingError(
-                f"optimizer.scale 'group_mean': it divides by a group's mean reward, which must not be negative; "
-                f"found {float(moments.mean.min()):g}; use rewards of 0 and 1"
+                f"optimizer.scale 'group_mean': it divides by a group's mean reward, so rewards must not be negative; "
+                f"found {lowest:g}; use rewards of 0 and 1"
             )
         scaled = (advantage.double() / (moments.mean + self.eps)).to(advantage.dtype)
         if self.all_wrong == "push":

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from assay.contracts import RolloutRequest, Sampling, Task
@@ -36,10 +36,23 @@ class Ticket(NamedTuple):
 class Tickets:
     """Tickets 0, 1, 2, ... over the tasks: every epoch is a permutation of all of them."""
 
-    def __init__(self, tasks: Sequence[Task], *, seed: int, next_number: int = 0, skip: Collection[int] = ()) -> None:
-        """Start at ticket `next_number` over `tasks`, which must not be empty; numbers in `skip` are never drawn."""
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        next_number: int = 0,
+        skip: Collection[int] = (),
+        weights: Callable[[Sequence[str]], Sequence[float]] | None = None,
+    ) -> None:
+        """Start at ticket `next_number` over `tasks`, which must not be empty; numbers in `skip` are never drawn.
+
+        `weights` gives, for task ids, the probability (0 to 1) that a ticket of that task is drawn when it is its turn:
+        a task sampler. When a whole epoch of tickets was passed over, the next one is drawn all the same.
+        """
         if not tasks:
             raise ValueError("there are no tasks to draw from")
+        self._weights = weights
         self._skip = frozenset(skip)
         self.tasks = tasks
         self.seed = seed
@@ -49,11 +62,23 @@ class Tickets:
     def take(self, count: int) -> list[Ticket]:
         """The next `count` tickets."""
         taken: list[Ticket] = []
+        passed = 0
         while len(taken) < count:
             if self.next_number not in self._skip:
-                taken.append(self.at(self.next_number))
+                ticket = self.at(self.next_number)
+                if passed >= len(self.tasks) or self._wanted(ticket):
+                    taken.append(ticket)
+                    passed = 0
+                else:
+                    passed += 1
             self.next_number += 1
         return taken
+
+    def _wanted(self, ticket: Ticket) -> bool:
+        if self._weights is None:
+            return True
+        draw = random.Random(f"{self.seed}:{ticket.number}:wanted").random()  # noqa: S311 (a draw, not a secret)
+        return draw < self._weights([ticket.task.id])[0]
 
     def at(self, number: int) -> Ticket:
         """The ticket with this number."""
