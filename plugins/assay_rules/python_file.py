@@ -52,10 +52,11 @@ class PythonOptions(Options):
 class PythonSource:
     """A reward source made of a function of a local file."""
 
-    def __init__(self, function: Function, limits: Limits) -> None:
-        """Wrap `function`; `limits` are what the options declare."""
+    def __init__(self, function: Function, limits: Limits, fingerprint: str) -> None:
+        """Wrap `function`; `limits` are what the options declare, `fingerprint` changes with the file."""
         self.function = function
         self.limits = limits
+        self.fingerprint = fingerprint
 
     async def judge(self, batch: Sequence[Candidate]) -> Sequence[Verdict]:
         """One verdict per candidate, in order."""
@@ -101,6 +102,7 @@ def build_python(options: PythonOptions, context: BuildContext) -> RewardSource:
             memory_mib=options.memory_mib,
             deterministic=options.deterministic,
         ),
+        fingerprint=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from assay import BuildContext, Candidate, ConfigError, Message, Rollout, Task, Turn, Verdict
+from assay.registry import component_from
 from assay_rules.plugin import assay_reward_sources
 
 
@@ -181,3 +182,16 @@ def test_python_tells_why_a_file_cannot_be_imported(tmp_path: Path) -> None:
         judge("python", "yes", base_dir=tmp_path, path="broken.py:score")
     with pytest.raises(ValidationError, match=r"expected 'file\.py:function', found 'broken'"):
         judge("python", "yes", base_dir=tmp_path, path="broken")
+
+
+def test_a_changed_file_has_another_fingerprint_so_that_no_old_verdict_is_reused(tmp_path: Path) -> None:
+    component = component_from("assay_rules", "reward_source", "python")
+
+    def fingerprint(body: str) -> str:
+        (tmp_path / "mine.py").write_text(f"def score(task, rollout):\n    {body}\n", "utf-8")
+        source = component.build(component.config(path="mine.py:score"), BuildContext(base_dir=tmp_path))
+        return str(getattr(source, "fingerprint"))  # noqa: B009  # not part of the protocol
+
+    first = fingerprint("return None")
+    assert first == fingerprint("return None")
+    assert first != fingerprint("return 1")
