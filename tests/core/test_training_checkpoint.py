@@ -45,8 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_trainer(folder: Path, name: str = "grpo", **changes: Any) -> Trainer:
     component = next(part for part in assay_optim.assay_policy_optimizers() if part.name == name)
     optimizer = component.build(component.config(), BuildContext())
+    dtype = changes.pop("policy_dtype", "float32")
     settings = OptimizerSettings(learning_rate=1e-3, updates_per_batch=2, schedule="cosine", total_steps=20, **changes)
-    return Trainer(load_policy(str(folder)), optimizer, settings, seed=3)
+    return Trainer(load_policy(str(folder), dtype=dtype), optimizer, settings, seed=3)
 
 
 def draw_groups(step: int) -> list[ScoredGroup]:
@@ -82,7 +83,15 @@ def bits(trainer: Trainer) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("grpo", {}), ("ppo", {}), ("kimi", {}), ("grpo", {"lora": LoraSettings(rank=2)})], ids=str
+    ("name", "changes"),
+    [
+        ("grpo", {}),
+        ("ppo", {}),
+        ("kimi", {}),
+        ("grpo", {"lora": LoraSettings(rank=2)}),
+        ("dr_grpo", {"policy_dtype": "bfloat16"}),
+    ],
+    ids=str,
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
     folder: Path, tmp_path: Path, name: str, changes: dict[str, Any]

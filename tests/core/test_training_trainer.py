@@ -317,6 +317,16 @@ def test_what_an_optimizer_needs_and_is_not_there_is_one_sentence(policy: Policy
         Trainer(policy, Recorder(Needs(logp_gen=True))).step(silent)
 
 
+def test_a_narrow_policy_adds_up_steps_that_its_own_type_would_round_away(folder: Path) -> None:
+    policy = load_policy(str(folder), dtype="bfloat16")
+    trainer = Trainer(policy, preset("dr_grpo"), OptimizerSettings(learning_rate=1e-6))
+    before, masters = weights(policy), [master.detach().clone() for master in trainer.masters.tensors]
+    trainer.step(draw_groups())
+    norms = [index for index, parameter in enumerate(before) if parameter.ndim == 1]
+    assert all(torch.equal(before[index], weights(policy)[index]) for index in norms)
+    assert not any(torch.equal(old, new) for old, new in zip(masters, trainer.masters.tensors, strict=True))
+
+
 def test_gradients_are_clipped_to_the_norm(policy: PolicyModel) -> None:
     trainer = Trainer(policy, preset("dr_grpo"), OptimizerSettings(max_grad_norm=1e-3))
     report = trainer.step(draw_groups())

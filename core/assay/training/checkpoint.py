@@ -148,6 +148,7 @@ def save_trainer(trainer: Trainer, folder: Path, progress: Mapping[str, JsonValu
     adamw = trainer.adamw.state_dict()
     for index, state in adamw["state"].items():
         tensors |= {f"adamw/{index}/{name}": value for name, value in state.items()}
+    tensors |= {f"master/{index}": master for index, master in enumerate(trainer.masters.tensors)}
     numbers: dict[str, Any] = {
         "version": trainer.version,
         "updates": trainer.updates,
@@ -196,6 +197,9 @@ def load_trainer(trainer: Trainer, folder: Path) -> dict[str, JsonValue]:
         index, _, key = name.partition("/")
         state.setdefault(int(index), {})[key] = value
     trainer.adamw.load_state_dict({"state": state, "param_groups": trainer.adamw.state_dict()["param_groups"]})
+    with torch.no_grad():
+        for index, master in enumerate(trainer.masters.tensors):
+            master.copy_(tensors[f"master/{index}"])
     for sidecar in trainer.sidecars:
         sidecar.load_state_dict(
             {**numbers["sidecars"].get(sidecar.name, {}), **_below(tensors, f"sidecar/{sidecar.name}/")}
@@ -218,14 +222,13 @@ def load_trainer(trainer: Trainer, folder: Path) -> dict[str, JsonValue]:
 
 def checkpoint_bytes(policy: PolicyModel, settings: OptimizerSettings) -> int:
     """About how large one checkpoint is: weights and two moments of every trained parameter, and the tokenizer."""
-    sizes = [parameter.numel() * parameter.element_size() for parameter in policy.model.parameters()]
-    trained = [
-        parameter.numel() * parameter.element_size()
-        for parameter in policy.model.parameters()
-        if parameter.requires_grad
-    ]
-    weights = sum(trained) if settings.lora is not None else sum(sizes)
-    return weights + 2 * sum(trained) + 16 * 2**20
+    parameters = list(policy.model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    kept = trained if settings.lora is not None else parameters
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in kept)
+    narrow = sum(parameter.numel() for parameter in trained if parameter.element_size() < 4)
+    moments = sum(8 * parameter.numel() for parameter in trained)
+    return weights + moments + 4 * narrow + 16 * 2**20
 
 
 def check_free_space(folder: Path, needed: int, *, what: str = "checkpoints", free: int | None = None) -> None:

@@ -28,6 +28,7 @@ from assay.protocols import Critic, Example, ExampleTotals, Needs, Objective, Po
 from assay.training.batch import TokenBatch, count_denominators, make_batch, plan_micro_batches, take_rows
 from assay.training.forward import ForwardSettings, TokenRow, response_forward, supports_shared_prompt
 from assay.training.ledger import Ledger, token_metrics
+from assay.training.masters import Masters
 from assay.training.schedule import learning_rate_share
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Trainer:
             reference: frozen policy for `logp_ref`; None copies the policy where the optimizer needs one (with a LoRA
                 adapter: the policy with the adapter off, without a copy).
             models: further frozen policies by the names in `needs.models`.
-            total_steps: optimizer steps that `linear` and `cosine` are stretched over.
+            total_steps: batches of the run, over which `linear` and `cosine` are stretched.
             max_tokens: L, the fixed length limit; None takes it from the rollouts' sampling.
             clock: seconds, for the phase times.
         """
@@ -72,7 +73,8 @@ class Trainer:
         self.updates = 0
         """Optimizer steps that were made."""
         self._seed = seed
-        self._total_steps = total_steps
+        per_batch = 1 if optimizer is None else self.settings.epochs * self.settings.updates_per_batch
+        self._total_steps = None if total_steps is None else total_steps * per_batch
         self._max_tokens = max_tokens
         self._clock = clock
         self._sidecars = list(optimizer.sidecars) if optimizer is not None else []
@@ -101,9 +103,11 @@ class Trainer:
             self._need_reference()
         if self.settings.gradient_checkpointing:
             _checkpoint_activations(policy.model)
-        self._groups = _parameter_groups(policy.model, self._sidecars, self.settings)
+        groups = _parameter_groups(policy.model, self._sidecars, self.settings)
+        self.masters = Masters(groups)
+        """Float32 copies of the weights that AdamW moves where the policy is narrower."""
         self._adamw = torch.optim.AdamW(
-            self._groups,
+            groups,
             lr=self.settings.learning_rate,
             betas=self.settings.betas,
             eps=self.settings.adam_epsilon,
@@ -351,6 +355,7 @@ class Trainer:
         ledger.facts["lr"] = self.settings.learning_rate * share
         if norm > 0.0:
             self._adamw.step()
+            self.masters.round()
             self.updates += 1
         ledger.close_step(moved=norm > 0.0)
         self._adamw.zero_grad(set_to_none=True)
@@ -359,12 +364,14 @@ class Trainer:
         value = float(loss.detach())
         if not math.isfinite(value):
             self._adamw.zero_grad(set_to_none=True)
+            self.policy.model.zero_grad(set_to_none=True)
             raise TrainingError(
                 f"trainer: the loss is not finite at update {self.updates + 1}; found {value}. The weights are those "
                 "before this step: look for extreme rewards or log-probs"
             )
         if loss.requires_grad:
             loss.backward()
+            self.masters.collect()
 
     # -- forwards and splits ---------------------------------------------------------------------------------------
 
