@@ -1,5 +1,7 @@
 r"""LaTeX commands with arguments, environments, sets and functions."""
 
+from collections.abc import Sequence
+
 from assay_math.expression import INFINITY, Node, multiplied, negate, number
 from assay_math.lexer import UnreadableError
 from assay_math.primaries import PrimaryReader
@@ -16,6 +18,18 @@ from assay_math.vocabulary import (
     OVER,
     SYMBOL_COMMANDS,
 )
+
+
+def determinant(rows: Sequence[Sequence[Node]]) -> Node:
+    """The determinant of a small square of expressions, by its first row."""
+    if len(rows) == 1:
+        return rows[0][0]
+    terms: list[Node] = []
+    for place, cell in enumerate(rows[0]):
+        minor = determinant([[*row[:place], *row[place + 1 :]] for row in rows[1:]])
+        term = multiplied([cell, minor])
+        terms.append(negate(term) if place % 2 else term)
+    return Node("add", tuple(terms))
 
 
 class CommandReader(PrimaryReader):
@@ -144,6 +158,8 @@ class CommandReader(PrimaryReader):
             rows.append(self._row())
         self.expect("\\end")
         self._subscript_name()
+        if environment == "vmatrix" and len(rows) <= 3 and all(len(row.args) == len(rows) for row in rows):
+            return determinant([row.args for row in rows])
         if environment in ("vmatrix", "Vmatrix", "cases"):
             return Node("deep", tuple(rows), environment)
         return Node("matrix", tuple(rows))

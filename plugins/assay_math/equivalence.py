@@ -19,10 +19,11 @@ from assay_math.options import MathPolicy
 from assay_math.polynomials import TooCostlyError, UndefinedError
 from assay_math.quantities import quantity, reconcile
 from assay_math.reading import Answer, text_form
-from assay_math.regions import Region, is_region, region
+from assay_math.regions import Region, complement, is_region, region
 from assay_math.scalars import ScalarComparer
 
 MAX_ELEMENTS = 200
+_ALL_REALS = frozenset({"all real numbers", "all reals", "real numbers", "all real"})
 _NO_SOLUTION = frozenset({"no solution", "no solutions", "no real solution", "no real solutions", "empty set", "empty"})
 
 
@@ -83,6 +84,8 @@ def _texts(gold: Answer, answer: Answer) -> Decision:
     assert answer.node is not None
     if (gold.node == Node("set") and right in _NO_SOLUTION) or (answer.node == Node("set") and left in _NO_SOLUTION):
         return equal("no solution is the empty set")
+    if any(_is_everything(one, two.node) for one, two in ((left, answer), (right, gold))):
+        return equal("all real numbers")
     if left in _NO_SOLUTION and right in _NO_SOLUTION:
         return equal("no solution is the empty set")
     parts = [
@@ -91,6 +94,12 @@ def _texts(gold: Answer, answer: Answer) -> Decision:
     if len(parts[0]) > 1 and parts[0] == parts[1]:
         return equal("equal words in any order")
     return different("text that differs" if gold.node.op == answer.node.op else "text against mathematics")
+
+
+def _is_everything(text: str, node: Node | None) -> bool:
+    """Whether words for all real numbers stand against the whole line."""
+    found = region(node) if node is not None and text in _ALL_REALS else None
+    return found is not None and not complement(found.segments)
 
 
 class Comparer(ScalarComparer):

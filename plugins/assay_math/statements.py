@@ -37,7 +37,9 @@ _STATES = re.compile(
 _LABEL = re.compile(r"\W*[A-Z][A-Za-z ]{0,24}[:：]\s*(?=[-+−$€£¥]?[\d\\(\[{√π])")
 _QUANTITY = re.compile(r"(?<![\w.,/^=+*-])[-+−]?\\?[$€£¥]?\d[\d,.]*(?:/\d+)?\s?[%°]?(?![\w=+*/^])")
 _NOT_CLOSING = re.compile(
-    r"\b(?:possible\s+\w+s|options?|choices|candidates?|either|between|might|maybe|perhaps|could|may be|guess|ignore|"
+    r"\b(?:possible\s+\w+s|options?|choices|"
+    r"candidates?\s+(?:answers?|values?|results?|solutions?|are|include)|either|between|might|maybe|perhaps|could|"
+    r"may be|guess|ignore|"
     r"suppose|assume|given that|question|says|if|try|tried|instead)\b|\?\s*$"
     r"|^\W*(?:please\s+)?(?:output|let|choose|pick|print|return|mark|grade|give|rate|assign|award|find|use|set|system|score)\b",
     re.IGNORECASE,
@@ -65,6 +67,8 @@ def phrase(response: str, start: int, end: int, prompt: str, choices: bool) -> E
     line = response[begin : min(end, begin + _LINE_CHARS)]
     if not line.strip(" *:_\n：."):
         return None
+    if prompt and _is_echo(response, begin, prompt):
+        return None
     head = _HEAD.match(line)
     offset = begin + (head.end() if head else 0)
     found = _candidate(response[offset : begin + len(line)], offset, "phrase", choices)
@@ -74,6 +78,13 @@ def phrase(response: str, start: int, end: int, prompt: str, choices: bool) -> E
             stated = _stated_value(found.text, offset)
             return stated._replace(rule="phrase") if stated else found
     return found
+
+
+def _is_echo(response: str, begin: int, prompt: str) -> bool:
+    """Whether the line around an answer phrase stands in the question as it is."""
+    first = response.rfind("\n", 0, begin) + 1
+    line = response[first : begin + _LINE_CHARS].partition("\n")[0].strip()
+    return len(line.split()) > 3 and line in prompt
 
 
 def _last_phrase(text: str) -> int | None:
