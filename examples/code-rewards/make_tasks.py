@@ -30,14 +30,14 @@ KINDS: list[tuple[str, Callable[[int, int], int]]] = [
 ]
 
 
-def main() -> None:
-    """Write the file."""
+def rows() -> list[dict[str, object]]:
+    """All tasks, in a drawn order."""
     draw = random.Random(7)
-    rows: list[dict[str, object]] = []
+    made: list[dict[str, object]] = []
     for (words, rule), names in itertools.product(KINDS, NAMES):
         calls = [(draw.randint(-20, 20), draw.randint(-20, 20)) for _ in range(5)]
         head = f"def f({names[0]}, {names[1]}):\n"
-        rows.append(
+        made.append(
             {
                 "id": f"{words.format(*names)}",
                 "prompt": f"# Return {words.format(*names)}.\n{head.rstrip()}",
@@ -51,10 +51,16 @@ def main() -> None:
                 },
             }
         )
-    draw.shuffle(rows)
+    draw.shuffle(made)
+    return made
+
+
+def main() -> None:
+    """Write the file."""
+    tasks = rows()
     path = Path(__file__).with_name("tasks.jsonl")
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-    print(f"{len(rows)} tasks in {path.name}")
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in tasks), "utf-8")
+    print(f"{len(tasks)} tasks in {path.name}")
 
 
 if __name__ == "__main__":

@@ -131,6 +131,9 @@ class Bubblewrap:
             arguments += ["--setenv", name, value]
         return [*arguments, "--chdir", "/work", "--"]
 
+    def close(self) -> None:
+        """Nothing is held beside the jails."""
+
     def _settings(self, trusted: bool) -> dict[str, Any]:
         return {
             "import_from": list(self._options.import_from),

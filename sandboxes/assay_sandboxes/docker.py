@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from assay.contracts.sandbox import Guarantee
 from assay.errors import SandboxError
-from assay_sandboxes.home import Home, owner, owner_is_gone, zygote_modules
+from assay_sandboxes.home import Home, Owner, owner, zygote_modules
 from assay_sandboxes.interpreter import ENVIRONMENT, FLAGS
 from assay_sandboxes.options import DockerOptions
 
@@ -91,7 +91,7 @@ class Docker:
         options = self._options
         uid = FIRST_UID + (os.getpid() * 7 + next(_numbers)) % 400
         size = max(options.disk_mib, options.build_disk_mib) << 20
-        pid, started = owner()
+        mine = owner()
         command = [self._python, *FLAGS, "-c", BOOT, json.dumps(self._settings()), self._bundle]
         from docker import errors as docker_errors
         from docker.types import LogConfig
@@ -113,7 +113,7 @@ class Docker:
                 tmpfs={"/work": f"size={size},nr_inodes=4096,mode=0700,uid={uid},gid={uid},exec"},
                 working_dir="/work",
                 environment=ENVIRONMENT,
-                labels={LABEL: f"{pid}-{started}"},
+                labels={LABEL: f"{mine.place}-{mine.pid}-{mine.started}"},
                 hostname="jail",
                 stdin_open=True,
                 auto_remove=True,
@@ -122,6 +122,10 @@ class Docker:
             return ContainerTransport(container)
         except docker_errors.DockerException as error:
             raise SandboxError(f"sandbox 'docker': a container cannot be started: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self._client.close()
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -226,18 +230,20 @@ class ContainerTransport:
             return
         self._closed = True
         _remove(self._container)
-        with contextlib.suppress(OSError):
-            self._socket.close()
-        with contextlib.suppress(OSError, AttributeError):
-            self._wrapper.close()
+        # The client keeps the answer that the connection came with alive through the wrapper.
+        for each in (self._socket, self._wrapper, getattr(self._wrapper, "_response", None)):
+            with contextlib.suppress(OSError):
+                if each is not None:
+                    each.close()
 
 
 def sweep(client: "docker.DockerClient") -> int:
-    """Number of containers removed whose owner no longer runs (on this host; others' are left alone)."""
+    """Number of containers removed whose owner no longer runs; those of other machines are left alone."""
     removed = 0
     for container in client.containers.list(all=True, filters={"label": LABEL}):
-        pid, _, started = str(container.labels.get(LABEL, "")).partition("-")
-        if pid.isdigit() and started.isdigit() and owner_is_gone(int(pid), int(started)):
+        place, _, numbers = str(container.labels.get(LABEL, "")).partition("-")
+        pid, _, started = numbers.partition("-")
+        if pid.isdigit() and started.isdigit() and Owner(place, int(pid), int(started)).is_gone:
             _remove(container)
             removed += 1
     return removed

@@ -7,12 +7,13 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import assay.contracts.tagged
 from assay_sandboxes.pipes import remove_tree
 
 PREFIX = "assay-sandbox"
-NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-\w+")
+NAME = re.compile(rf"{PREFIX}-(\w+)-(\d+)-(\d+)-\w+")
 INSIDE = Path(__file__).with_name("inside")
 PACKAGES = ("assay", "assay.contracts", "assay_sandboxes", "assay_sandboxes.inside")
 MODULES = ("frames", "cleaning", "landlock", "namespaces", "seccomp", "child", "watch", "zygote", "launch")
@@ -26,14 +27,31 @@ def start_time(pid: int) -> int | None:
         return None
 
 
-def owner_is_gone(pid: int, started: int) -> bool:
-    """Whether the process that this pair names no longer runs."""
-    return start_time(pid) != started
+class Owner(NamedTuple):
+    """Names a process beyond doubt: where its number counts, the number, and when it started."""
+
+    place: str
+    """This boot of this machine, and the process namespace: elsewhere the number means another process."""
+    pid: int
+    started: int
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process no longer runs; False for one that cannot be seen from here."""
+        return self.place == _place() and start_time(self.pid) != self.started
 
 
-def owner() -> tuple[int, int]:
-    """The pair that names this process."""
-    return os.getpid(), start_time(os.getpid()) or 0
+def owner() -> Owner:
+    """This process."""
+    return Owner(_place(), os.getpid(), start_time(os.getpid()) or 0)
+
+
+def _place() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:8]
+        return boot + "x" + re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        return "unknown"
 
 
 def zygote_modules() -> dict[str, str]:
@@ -50,8 +68,8 @@ class Home:
 
     def __init__(self) -> None:
         """Make the folder and put the zygote's program into it."""
-        pid, started = owner()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{pid}-{started}-"))
+        mine = owner()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{mine.place}-{mine.pid}-{mine.started}-"))
         self.path.chmod(0o755)
         self.inside = self.path / "inside"
         """The folder that jails import the zygote from."""
@@ -78,7 +96,7 @@ def sweep() -> int:
     removed = 0
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}-*"):
         match = NAME.fullmatch(folder.name)
-        if match and owner_is_gone(int(match[1]), int(match[2])) and _is_ours(folder):
+        if match and Owner(match[1], int(match[2]), int(match[3])).is_gone and _is_ours(folder):
             remove_tree(folder)
             removed += 1
     return removed

@@ -21,7 +21,7 @@ from assay_sandboxes.interpreter import installed
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 REPOSITORY = "assay-python"
-RECIPE = 3
+RECIPE = 4
 """Raised when what goes into the image changes."""
 LEFT_OUT = {
     "site-packages",
@@ -70,6 +70,8 @@ def archive() -> bytes:
         for name in ("dev", "proc", "sys", "etc", "work"):
             _folder(tar, name)
         _link(tar, "tmp", "work")
+        if interpreter.executable != Path("/usr/bin/python3"):
+            _link(tar, "usr/bin/python3", os.fspath(interpreter.executable))
         linked = [folder for folder in ("/bin", "/lib", "/lib64", "/sbin") if Path(folder).is_symlink()]
         for folder in linked:
             _link(tar, folder.lstrip("/"), os.readlink(folder))

@@ -48,6 +48,9 @@ class LocalBackend:
         closed = next(parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001)
         return str(closed), str(path)
 
+    def close(self) -> None:
+        """Nothing is held beside the jails."""
+
     def _settings(self, work: str) -> dict[str, Any]:
         interpreter = self._interpreter
         readable = [*SYSTEM_FOLDERS, str(interpreter.library), str(interpreter.executable)]

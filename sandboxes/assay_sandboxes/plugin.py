@@ -62,7 +62,12 @@ def _build(options: SandboxOptions, backend: Callable[[Any], Any]) -> Sandbox:
     except BaseException:
         home.remove()
         raise
-    return JailedSandbox(made, options, cleanup=home.remove)
+
+    def cleanup() -> None:
+        made.close()
+        home.remove()
+
+    return JailedSandbox(made, options, cleanup=cleanup)
 
 
 @hookimpl

@@ -37,6 +37,10 @@ class Backend(Protocol):
         """Start a zygote in a new jail; raises `SandboxError` or `OSError`."""
         ...
 
+    def close(self) -> None:
+        """Let go of what the backend itself holds; its jails are closed before."""
+        ...
+
 
 class Slot:
     """At most one jail; every method blocks and must be called from the slot's own thread, `kill` excepted."""

@@ -48,7 +48,7 @@ def _below_us() -> list[psutil.Process]:
 
 
 def _folders() -> set[str]:
-    return {each.name for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}-{os.getpid()}-*")}
+    return {each.name for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}-*-{os.getpid()}-*")}
 
 
 @pytest.mark.bubblewrap
@@ -116,18 +116,21 @@ def test_nothing_runs_on_after_the_owner_is_killed_and_a_sweep_removes_its_folde
     owner_process.stdout.close()
     _, alive = psutil.wait_procs(below, timeout=5)
     assert alive == []
-    left = list(Path(tempfile.gettempdir()).glob(f"{PREFIX}-{owner_process.pid}-*"))
+    left = list(Path(tempfile.gettempdir()).glob(f"{PREFIX}-*-{owner_process.pid}-*"))
     assert len(left) == 1
     assert sweep() >= 1
     assert not left[0].exists()
 
 
 def test_a_sweep_leaves_the_living_alone() -> None:
-    pid, started = owner()
-    mine = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{pid}-{started}-"))
+    mine = owner()
+    living = [mine, mine._replace(place="elsewhere", started=1)]
+    gone = mine._replace(started=1)
+    folders = [Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{a}-{b}-{c}-")) for a, b, c in (*living, gone)]
     sweep()
-    assert mine.is_dir()
-    mine.rmdir()
+    assert [folder.is_dir() for folder in folders] == [True, True, False]
+    for folder in folders[:2]:
+        folder.rmdir()
 
 
 def test_a_jail_with_something_left_in_it_is_replaced() -> None:
