@@ -27,6 +27,9 @@ class TransformersOptions(Options):
     template: Literal["auto", "chat", "plain"] = "auto"
     """How messages become a prompt: `chat` by the tokenizer's template, `plain` their texts joined by a blank line,
     `auto` the template where there is one."""
+    packed: bool = True
+    """Keep a copy of the weights that is laid out for decoding, where that helps (float32 on a CPU): a quarter to a
+    third less time per step for as much memory as the weights."""
     ignore_end: bool = False
     """Go on after the end token until `max_new_tokens`; for benchmarks."""
 
@@ -57,6 +60,7 @@ def _build_transformers(options: TransformersOptions, context: BuildContext) -> 
         max_rows=options.max_rows,
         prefill_tokens=options.prefill_tokens,
         template=options.template,
+        packed=options.packed,
         ignore_end=options.ignore_end,
     )
 

@@ -156,6 +156,33 @@ def test_new_weights_in_memory_are_used_and_marked(policy: PolicyModel) -> None:
     assert back.turns[0].token_ids == before.turns[0].token_ids
 
 
+def test_weights_changed_without_a_push_are_noticed(policy: PolicyModel) -> None:
+    other = load_policy(policy.path)
+
+    async def run() -> None:
+        engine = TransformersEngine(other)
+        asked = requests([PREFIX + "2+2="], group=1, lengths=(6,), temperature=0.0)
+        before = [rollout async for rollout in engine.generate(asked)]
+        other.model.load_state_dict(policy.model.state_dict())
+        (after,) = [rollout async for rollout in engine.generate(asked)]
+        await engine.aclose()
+        assert before[0].turns[0].token_ids != after.turns[0].token_ids
+        assert teacher_forced(policy, after).argmax(-1).tolist() == list(after.turns[0].token_ids or ())
+
+    asyncio.run(run())
+
+
+def test_packed_and_plain_weights_answer_alike(policy: PolicyModel) -> None:
+    asked = requests(RAGGED, temperature=1.0)
+    packed, plain = (
+        {rollout.id: rollout.turns[0] for rollout in generate(TransformersEngine(policy, packed=choice), asked)}
+        for choice in (True, False)
+    )
+    for name, turn in packed.items():
+        assert turn.token_ids == plain[name].token_ids
+        assert turn.logprobs == pytest.approx(plain[name].logprobs, abs=1e-4)
+
+
 def test_weights_come_from_a_folder_and_misfits_are_named(policy: PolicyModel, tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path / "new", seed=9, hidden_size=64)
     wrong = make_tiny_model(tmp_path / "wrong", seed=9, hidden_size=64, layers=3)

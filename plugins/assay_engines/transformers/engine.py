@@ -19,9 +19,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import torch
+
 from assay.contracts import Rollout, RolloutRequest, WeightsRef
 from assay.errors import EngineError
 from assay_engines.transformers.decode import Decoder
+from assay_engines.transformers.packed import Watch, can_pack, pack
 from assay_engines.transformers.prefill import Network, twin
 from assay_engines.transformers.rendering import Template, render
 
@@ -43,8 +46,11 @@ class TransformersEngine:
         prefill_tokens: int = 512,
         template: Template = "auto",
         ignore_end: bool = False,
+        packed: bool = True,
     ) -> None:
         """Sample from `policy`, at most `max_rows` rows at a time.
+
+        `packed` keeps a copy of the weights that is laid out for decoding, where that helps (float32 on a CPU).
 
         Raises:
             EngineError: the model keeps no plain key-value cache, or `template` does not fit the tokenizer.
@@ -52,6 +58,9 @@ class TransformersEngine:
         self._policy = policy
         self._template: Template = template
         self._limit = _positions(policy)
+        self._rows = max_rows
+        self._packed = packed
+        self._watch = Watch(policy.model)
         self._version = 0
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._deliver: dict[str, Deliver] = {}
@@ -204,7 +213,13 @@ class TransformersEngine:
             if not self._decoder.busy:
                 self._tell_drained()
 
+    def _refresh(self) -> None:
+        """Notice weights that were changed without a push, for example by loading a checkpoint into the policy."""
+        if self._watch.changed and not self._decoder.busy:
+            self._decoder.take_weights(self._network(), self._version)
+
     def _submit(self, prepared: Sequence[tuple[RolloutRequest, tuple[int, ...]]], deliver: Deliver) -> None:
+        self._refresh()
         for request, _ in prepared:
             if request.id in self._deliver:
                 raise _twice(request)
@@ -231,7 +246,12 @@ class TransformersEngine:
         self._version = weights.version
 
     def _network(self) -> Network:
-        return Network(twin(self._policy.model), self._policy.device)
+        self._watch = Watch(self._policy.model)
+        model = twin(self._policy.model)
+        if self._packed and can_pack(model):
+            with torch.no_grad():
+                pack(model, rows=self._rows)
+        return Network(model, self._policy.device, dtype=self._policy.model.dtype)
 
     def _hand_out(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
@@ -288,7 +308,6 @@ def _positions(policy: PolicyModel) -> int | None:
 
 
 def _load_weights(model: Any, folder: Path) -> None:
-    import torch
     from safetensors.torch import load_file
 
     files = sorted(folder.glob("*.safetensors"))

@@ -36,14 +36,14 @@ class Prompt:
 class Network:
     """A causal language model as one call: ids, positions, mask and cache to the logits of each row's last place."""
 
-    def __init__(self, model: Any, device: torch.device) -> None:
-        """Wrap `model`, whose weights are shared and not changed."""
+    def __init__(self, model: Any, device: torch.device, *, dtype: torch.dtype) -> None:
+        """Wrap `model`, whose states have the type `dtype`."""
         self.model = model
         self.device = device
         names = inspect.signature(type(model).forward).parameters
         self.cache_argument = "cache" if "cache" in names else "past_key_values"
         self.layers = int(model.config.get_text_config().num_hidden_layers)
-        self.dtype: torch.dtype = next(model.parameters()).dtype
+        self.dtype = dtype
 
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         """(N, V) logits after the last of `ids` (N, S); `mask` is (N, 1, S, W) true where a query may look."""
