@@ -22,9 +22,11 @@ class PackedLinear(nn.Module):
     """A linear layer whose weights oneDNN has arranged for about `rows` rows; inference only."""
 
     def __init__(self, linear: nn.Linear, rows: int) -> None:
-        """Copy and arrange the weights of `linear`.""" super().__init__() self.bias = None if linear.bias is None
-        else linear.bias.detach()  # pyright: ignore[reportUnnecessaryComparison] self.weight: Tensor =
-        torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
+        """Copy and arrange the weights of `linear`."""
+        super().__init__()
+        bias: Tensor | None = linear.bias
+        self.bias = None if bias is None else bias.detach()
+        self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
 
     def forward(self, states: Tensor) -> Tensor:
         """The product of (..., in) with the weights, (..., out)."""
