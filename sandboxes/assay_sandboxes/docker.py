@@ -44,6 +44,7 @@ module.main()
 """
 """Makes the zygote's modules out of the last argument, and starts it."""
 ENGINE_TIMEOUT_S = 60
+START_ONE = "start dockerd, or set DOCKER_HOST to a running one"
 FIRST_UID = 64500
 _numbers = itertools.count()
 
@@ -63,15 +64,17 @@ class Docker:
             from docker import errors as docker_errors
         except ImportError:
             raise SandboxError("sandbox 'docker': the package docker is missing; pip install 'assay[docker]'") from None
+        place = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+        if place.startswith("unix://") and not os.path.exists(place.removeprefix("unix://")):
+            # Asked here, since the client leaves a socket open when it fails to connect.
+            raise SandboxError(f"sandbox 'docker': no engine answers at {place}; {START_ONE}")
         self._options = options
         self._bundle = _bundle()
         try:
             self._client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
             self._client.ping()
         except docker_errors.DockerException as error:
-            raise SandboxError(
-                f"sandbox 'docker': no engine answers: {error}; start dockerd, or set DOCKER_HOST to a running one"
-            ) from error
+            raise SandboxError(f"sandbox 'docker': no engine answers: {error}; {START_ONE}") from error
         sweep(self._client)
         if options.image is None:
             from assay_sandboxes.image import ensure
@@ -231,8 +234,8 @@ class ContainerTransport:
         self._closed = True
         _remove(self._container)
         # The client keeps the answer that the connection came with alive through the wrapper.
-        for each in (self._socket, self._wrapper, getattr(self._wrapper, "_response", None)):
-            with contextlib.suppress(OSError):
+        for each in (getattr(self._wrapper, "_response", None), self._wrapper, self._socket):
+            with contextlib.suppress(OSError, ValueError):  # the one before may have closed it too
                 if each is not None:
                     each.close()
 
