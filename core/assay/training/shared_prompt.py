@@ -126,8 +126,11 @@ def shared_prompt_attention(
         )
     layout, count = shared_prompts, shared_prompts.prompt_tokens
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    if q.is_cuda and q.shape[1] != k.shape[1]:
+        # With a mask, CUDA's grouped attention falls back to the kernel that keeps the whole score matrix.
+        k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
     prompt_q, prompt_k, prompt_v = (layout.prompts.to_padded(tensor[:count]) for tensor in (q, k, v))
-    grouped = query.shape[1] != key.shape[1]
+    grouped = q.shape[1] != k.shape[1]
     # Prompts are padded on the right, so that plain causal attention keeps real tokens away from padding.
     done = scaled_dot_product_attention(
         prompt_q.transpose(1, 2),
