@@ -24,8 +24,8 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, rows: int) -> None:
         """Copy and arrange the weights of `linear`."""
         super().__init__()
-        bias: Tensor | None = linear.bias
-        self.bias = None if bias is None else bias.detach()
+        bias: Any = linear.bias
+        self.bias: Tensor | None = None if bias is None else bias.detach()
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
 
     def forward(self, states: Tensor) -> Tensor:
