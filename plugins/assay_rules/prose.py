@@ -27,7 +27,9 @@ _NOT_PROSE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|\$\$[^$]*\$\$|\$[^$\n]*\$|h
 _SCRIPTS = {
     "ar": "ARABIC", "fa": "ARABIC", "ur": "ARABIC", "ps": "ARABIC", "ug": "ARABIC", "he": "HEBREW",
     "hi": "DEVANAGARI", "mr": "DEVANAGARI", "ne": "DEVANAGARI", "bn": "BENGALI", "as": "BENGALI", "pa": "GURMUKHI",
-    "gu": "GUJARATI", "or": "ORIYA", "ta": "TAMIL", "te": "TELUGU", "kn": "KANNADA", "ml": "MALAYALAM",
+    "gu": "GUJARATI", "or": "ORIYA", "ta": "TAMIL",
+    "te": "TELUGU",  # codespell:ignore te
+    "kn": "KANNADA", "ml": "MALAYALAM",
     "si": "SINHALA", "th": "THAI", "lo": "LAO", "ka": "GEORGIAN", "am": "ETHIOPIC", "km": "KHMER", "hy": "ARMENIAN",
     "el": "GREEK", "ru": "CYRILLIC", "uk": "CYRILLIC", "bg": "CYRILLIC", "be": "CYRILLIC", "mk": "CYRILLIC",
     "ky": "CYRILLIC", "kk": "CYRILLIC", "mn": "CYRILLIC", "ko": "HANGUL", "zh": "CJK", "dz": "TIBETAN",

@@ -16,7 +16,7 @@ from assay.cli import main
 from assay.component import BuildContext, Component, Options
 from assay.contracts import Limits
 from assay.protocols import RewardSource
-from assay.testing import AtMost, Case, CheckResult, hostile_texts, read_cases, reward_suite, run_reward_suite
+from assay.testing import Case, CheckResult, UpperBound, hostile_texts, read_cases, reward_suite, run_reward_suite
 
 CASES = [
     Case(text="yes", expect="accept", reference="yes", kind="gold"),
@@ -156,9 +156,9 @@ def test_values_and_bounds_are_checked() -> None:
             return Verdict.abstain("empty")
         return Verdict.score(min(1.0, len(rollout.text) / 4), evidence="length")
 
-    good = [Case(text="ab", expect=0.5), Case(text="a", expect=AtMost(at_most=0.3))]
+    good = [Case(text="ab", expect=0.5), Case(text="a", expect=UpperBound(at_most=0.3))]
     assert not failed(results_of(share, cases=good))
-    bad = [Case(text="ab", expect=0.6), Case(text="abc", expect=AtMost(at_most=0.3))]
+    bad = [Case(text="ab", expect=0.6), Case(text="abc", expect=UpperBound(at_most=0.3))]
     assert failed(results_of(share, cases=bad)) == {"gives listed values", "rejects cheats"}
 
 

@@ -134,7 +134,7 @@ def test_every_alias_names_a_kind() -> None:
 SAMPLES = {
     "ar": "هذه جملة قصيرة عن الطقس اليوم",
     "de": "Heute scheint die Sonne und wir gehen zusammen in den Park.",
-    "es": "Hoy hace sol y vamos a caminar juntos por el parque con los niños.",
+    "es": "Hoy brilla el sol y vamos a caminar juntos por el parque con los niños.",
     "fi": "Tänään paistaa aurinko ja menemme yhdessä puistoon.",
     "fr": "Aujourd'hui il fait beau et nous allons ensemble au parc.",
     "hi": "आज धूप निकली है और हम साथ में पार्क जा रहे हैं",

@@ -1,15 +1,15 @@
 """What a plugin's author tests with: suites that run any component by its name, cases, and judging one text."""
 
-from assay.testing.cases import AtMost, Case, judge_text, read_cases
+from assay.testing.cases import Case, UpperBound, judge_text, read_cases
 from assay.testing.endpoint import ScriptedEndpoint, scripted_endpoint
 from assay.testing.hostile import hostile_texts
 from assay.testing.reward_suite import CheckResult, reward_suite, run_reward_suite
 
 __all__ = [
-    "AtMost",
     "Case",
     "CheckResult",
     "ScriptedEndpoint",
+    "UpperBound",
     "hostile_texts",
     "judge_text",
     "read_cases",

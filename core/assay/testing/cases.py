@@ -14,13 +14,13 @@ from assay.errors import ConfigError
 from assay.protocols import RewardSource
 
 
-class AtMost(Contract):
+class UpperBound(Contract):
     """The verdict is a score of at most so much, or no score at all: for cheats against a graded source."""
 
     at_most: float
 
 
-Expectation = Literal["accept", "reject", "abstain"] | float | AtMost
+Expectation = Literal["accept", "reject", "abstain"] | float | UpperBound
 
 
 class Case(Contract):

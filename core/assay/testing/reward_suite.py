@@ -35,7 +35,7 @@ from assay.judging.workers import WorkerPool
 from assay.preflight import make_context
 from assay.protocols import RewardSource
 from assay.registry import Registry, component_from
-from assay.testing.cases import AtMost, Case, candidate, read_cases
+from assay.testing.cases import Case, UpperBound, candidate, read_cases
 from assay.testing.hostile import hostile_texts
 
 SLACK_S = 0.5
@@ -189,7 +189,7 @@ def meets(case: Case, verdict: Verdict, value_range: tuple[float, float]) -> boo
         return verdict.status == "abstained" and as_listed
     if expect == "reject":
         return abs(value - low) <= _TOLERANCE if value is not None else verdict.fault == "candidate"
-    if isinstance(expect, AtMost):
+    if isinstance(expect, UpperBound):
         return value <= expect.at_most + _TOLERANCE if value is not None else verdict.fault == "candidate"
     wanted = high if expect == "accept" else float(expect)
     return value is not None and abs(value - wanted) <= 1e-6
@@ -398,7 +398,7 @@ def _result(check: str, wrong: Sequence[str], count: int, none: str) -> CheckRes
 
 
 def _is_bound(case: Case) -> bool:
-    return isinstance(case.expect, AtMost)
+    return isinstance(case.expect, UpperBound)
 
 
 def _said(verdict: Verdict) -> str:
@@ -408,7 +408,7 @@ def _said(verdict: Verdict) -> str:
 
 
 def _expected(case: Case) -> str:
-    if isinstance(case.expect, AtMost):
+    if isinstance(case.expect, UpperBound):
         return f"at most {case.expect.at_most:g}"
     wanted = ", ".join(part for part in (case.reason, case.fault) if part)
     return f"{case.expect} ({wanted})" if wanted else f"{case.expect}"
