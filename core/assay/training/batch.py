@@ -18,6 +18,7 @@ from torch import Tensor
 from assay.contracts.batch import Reward, ScoredGroup
 from assay.contracts.rollout import Rollout
 from assay.contracts.tensors import Denominators, TrainBatch
+from assay.errors import TrainingError
 from assay.training.forward import TokenRow
 
 __all__ = [
@@ -60,7 +61,7 @@ def make_batch(
         tokenizer: needed where rewards carry step values, to find each step's last token.
 
     Raises:
-        ValueError: a rollout has no token ids.
+        TrainingError: a rollout has no token ids.
     """
     rows: list[TokenRow] = []
     rewards: list[Reward] = []
@@ -222,7 +223,9 @@ def step_ends(tokenizer: Any, token_ids: Sequence[int], ends: Sequence[int]) -> 
 
 def _row(rollout: Rollout) -> TokenRow:
     if rollout.prompt_ids is None or any(turn.token_ids is None for turn in rollout.turns):
-        raise ValueError(f"rollout {rollout.id!r} has no token ids; train on rollouts of an engine that reports them")
+        raise TrainingError(
+            f"trainer: rollout {rollout.id!r} has no token ids; it cannot be trained on. Use an engine that reports them"
+        )
     ids = tuple(token for turn in rollout.turns for token in turn.token_ids or ())
     scored = tuple(turn.trainable for turn in rollout.turns for _ in turn.token_ids or ())
     return TokenRow(rollout.prompt_ids, ids, scored, rollout.sampling.temperature or 1.0)
