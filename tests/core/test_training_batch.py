@@ -81,7 +81,7 @@ def test_tokens_of_others_are_masked_and_need_no_log_probs() -> None:
 def test_a_rollout_without_ids_is_refused_by_name() -> None:
     scored = group("a", [[1]], [1.0])
     rollout = scored.rollouts[0].model_copy(update={"turns": (Turn(text="x"),)})
-    with pytest.raises(TrainingError, match="trainer: rollout 'a-0' has no token ids"):
+    with pytest.raises(TrainingError, match="trainer: rollout 'a-0' cannot be trained on; it has no token ids"):
         make_batch([scored.model_copy(update={"rollouts": (rollout,)})])
 
 
