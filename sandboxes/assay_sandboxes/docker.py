@@ -44,6 +44,7 @@ module.main()
 """
 """Makes the zygote's modules out of the last argument, and starts it."""
 ENGINE_TIMEOUT_S = 60
+REMOVED_WITHIN_S = 10.0
 START_ONE = "start dockerd, or set DOCKER_HOST to a running one"
 FIRST_UID = 64500
 _numbers = itertools.count()
@@ -253,11 +254,18 @@ def sweep(client: "docker.DockerClient") -> int:
 
 
 def _remove(container: Any) -> None:
+    """Remove a container and wait until the engine has none of it any more."""
     from docker import errors as docker_errors
 
-    # Another removal, the container's own included, may be under way.
-    with contextlib.suppress(docker_errors.NotFound, docker_errors.APIError):
-        container.remove(force=True, v=True)
+    deadline = time.monotonic() + REMOVED_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            container.remove(force=True, v=True)
+        except docker_errors.NotFound:
+            return
+        except docker_errors.APIError:
+            # Its own removal, at its end, is under way.
+            time.sleep(0.02)
 
 
 def _bundle() -> str:
