@@ -224,7 +224,7 @@ def step_ends(tokenizer: Any, token_ids: Sequence[int], ends: Sequence[int]) -> 
 def _row(rollout: Rollout) -> TokenRow:
     if rollout.prompt_ids is None or any(turn.token_ids is None for turn in rollout.turns):
         raise TrainingError(
-            f"trainer: rollout {rollout.id!r} cannot be trained on; it has no token ids. Use an engine that reports them"
+            f"trainer: rollout {rollout.id!r} cannot be trained on; it has no token ids. Use another engine"
         )
     ids = tuple(token for turn in rollout.turns for token in turn.token_ids or ())
     scored = tuple(turn.trainable for turn in rollout.turns for _ in turn.token_ids or ())

@@ -28,7 +28,7 @@ def add_adapter(policy: PolicyModel, settings: LoraSettings, *, seed: int = 0) -
     except ImportError as cause:
         raise ConfigError(
             "optimizer.lora: adapters need the package 'peft'; it is not installed. "
-            "Install it with: python -m pip install peft"
+            "Install it with: python -m pip install 'assay[lora]'"
         ) from cause
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
     config = peft.LoraConfig(
