@@ -20,10 +20,19 @@ _REASONS = re.compile(
 
 
 def option_texts(facts: Mapping[str, JsonValue]) -> dict[str, str]:
-    """Letter to the option's own text (empty where unknown), from `facts["options"]` or `facts["choices"]`."""
+    """Letter to the option's own text (empty where unknown), from `facts["options"]` or `facts["choices"]`.
+
+    Accepted are a list of letters, a list of texts, a table from letter to text, and a table of two lists, `label` and
+    `text`; anything else is no options.
+    """
     given = facts.get("options", facts.get("choices"))
     if isinstance(given, dict):
-        return {str(letter).upper(): str(text) for letter, text in given.items()}
+        labels, texts = given.get("label"), given.get("text")
+        pairs = (
+            zip(labels, texts, strict=False) if isinstance(labels, list) and isinstance(texts, list) else given.items()
+        )
+        table = {str(letter).upper(): str(text) for letter, text in pairs}
+        return table if all(re.fullmatch("[A-J]", letter) for letter in table) else {}
     if not isinstance(given, Sequence) or isinstance(given, str):
         return {}
     letters = "ABCDEFGHIJ"

@@ -16,7 +16,7 @@ from assay_math.extract import extract
 from assay_math.forms import allowed, is_echo, is_unevaluated
 from assay_math.found import Extraction, Missing
 from assay_math.options import MathPolicy
-from assay_math.reading import Answer, read
+from assay_math.reading import Answer, read, text_form
 
 _SOLUTION_MARKS = ("\\boxed", "####")
 _MAX_GOLDS = 65_536
@@ -78,6 +78,9 @@ def read_gold(reference: JsonValue, policy: MathPolicy | None = None, *, task: T
             f"{text[:80]!r} is prose of {words} words; at most {policy.max_text_words} can be compared",
         )
     letter = gold_letter(answer.text)
+    if letter is None and options:
+        same = [each for each, option in options.items() if option and text_form(option) == text_form(answer.text)]
+        letter = same[0] if len(same) == 1 else None
     prompt = task.prompt if task is not None else ""
     if policy.percent == "auto":
         policy = policy.model_copy(update={"percent": "bare" if _asks_percent(answer, prompt) else "value"})
@@ -121,7 +124,7 @@ class Pending(NamedTuple):
 def judge_text(gold: Gold, response: str) -> Verdict | Pending:
     """The verdict of the exact layers, or what is left for the worker."""
     policy = gold.policy
-    found = extract(response, policy, prompt=gold.prompt, choices=bool(gold.options))
+    found = extract(response, policy, prompt=gold.prompt, choices=bool(gold.options and gold.letter))
     if isinstance(found, Missing):
         return _abstain("no_answer", found.reason)
     if gold.letter is not None:

@@ -292,3 +292,21 @@ def test_any_pair_is_judged_without_raising_and_alike_both_ways(one: str, two: s
     if there.value is not None and back.value is not None and "," not in one + two:
         assert there.value == back.value, (one, two, there.evidence, back.evidence)
     assert verify(first, f"\\boxed{{{one}}}").value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "gold", "text", "value"),
+    [
+        (["12", "24"], "24", "The answer is (B).", 1.0),
+        (["12", "24"], "24", "The answer is (A).", 0.0),
+        (["12", "24"], "B", "\\boxed{24}", 1.0),
+        ({"A": "12", "B": "24"}, "B", "The answer is B. 24", 1.0),
+        ({"label": ["A", "B"], "text": ["12", "24"]}, "B", "The answer is B", 1.0),
+        ({"unrelated": 3}, "24", "The answer is 24 because 12+12 is.", 1.0),
+        (["12", "36"], "24", "The answer is 24 because 12+12 is.", 1.0),
+    ],
+)
+def test_options_in_the_forms_of_data_sets(options: Any, gold: str, text: str, value: float) -> None:
+    read = read_gold(gold, task=task(gold, options=options))
+    assert isinstance(read, Gold)
+    assert verify(read, text).value == value
