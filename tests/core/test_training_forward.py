@@ -280,3 +280,27 @@ def test_lean_layers_leave_another_activation_alone() -> None:
     assert install_lean_layers(gelu) == 2 * 2 + 1
     rows = draw_rows(3)
     torch.testing.assert_close(response_forward(gelu, rows).logp, plain(gelu, rows)[0], atol=1e-5, rtol=0)
+
+
+def test_the_token_by_vocabulary_matrix_never_exists(model: Any) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Widest(TorchDispatchMode):
+        tokens = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, Tensor) and leaf.ndim and VOCAB in leaf.shape and 32 not in leaf.shape:
+                    self.tokens = max(self.tokens, leaf.numel() // VOCAB)
+            return result
+
+    rows = [TokenRow((1, 2), tuple(range(3, 15)))] * 6
+    with Widest() as widest:
+        found = response_forward(model, rows, settings=ForwardSettings(chunk_tokens=8))
+        found.logp.sum().backward()
+    assert 0 < widest.tokens <= 8
+    with Widest() as widest:
+        response_forward(model, rows, logits=True)
+    assert widest.tokens == 72
