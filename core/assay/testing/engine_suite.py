@@ -107,7 +107,7 @@ async def _check(name: str, check: Callable[[EngineCase], Awaitable[str | None]]
         return CheckResult(name, "skipped", str(reason))
     except TimeoutError:
         return CheckResult(name, "failed", f"not done after {DEADLINE_S:g} s")
-    except Exception as error:  # an engine may raise anything; here that is the finding
+    except (Exception, BaseExceptionGroup) as error:  # an engine may raise anything; here that is the finding
         return CheckResult(name, "failed", f"raised {type(error).__name__}: {error}")
     return CheckResult(name, "failed" if wrong else "passed", wrong or "held")
 
