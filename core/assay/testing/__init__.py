@@ -2,18 +2,24 @@
 
 from assay.testing.cases import Case, UpperBound, judge_text, read_cases
 from assay.testing.endpoint import ScriptedEndpoint, scripted_endpoint
+from assay.testing.engine_suite import engine_suite, run_engine_suite
 from assay.testing.hostile import hostile_texts
 from assay.testing.reward_suite import CheckResult, reward_suite, run_reward_suite
+from assay.testing.sandbox_suite import run_sandbox_suite, sandbox_suite
 
 __all__ = [
     "Case",
     "CheckResult",
     "ScriptedEndpoint",
     "UpperBound",
+    "engine_suite",
     "hostile_texts",
     "judge_text",
     "read_cases",
     "reward_suite",
+    "run_engine_suite",
     "run_reward_suite",
+    "run_sandbox_suite",
+    "sandbox_suite",
     "scripted_endpoint",
 ]
