@@ -100,7 +100,8 @@ class AccuracyBand(GroupRule):
 class Staleness(Rule):
     """Leaves out groups with a token more than `window` versions older than the newest of the batch (2505.22257).
 
-    The pipeline's own admission bounds staleness against the trainer's version; this rule bounds it within a batch.
+    The pipeline's own admission bounds staleness against the trainer's version; this rule bounds it among the groups
+    that it is asked about together (within one group where it is asked group by group).
     """
 
     window: int = Field(default=10, ge=0)
