@@ -1,5 +1,6 @@
 """Everything that can be found wrong before work: the first token is drawn only after all of it held."""
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,13 +139,14 @@ def check_golds(
 
 
 def _check_model(config: RlvrConfig, base_dir: Path, where: str) -> None:
-    try:
-        from assay.training.model import find_model
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{where}: training needs the package {error.name!r}, which is not installed; "
-            'install it with: python -m pip install "assay[train]"'
-        ) from error
+    for package in ("torch", "transformers", "safetensors"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"{where}: training needs the package {package!r}, which is not installed; "
+                'install it with: python -m pip install "assay[train]"'
+            )
+    from assay.training.model import find_model  # known to be installed now
+
     find_model(config.policy.model, base_dir=base_dir)
 
 
