@@ -23,7 +23,8 @@ from assay.judging import rebuild
 from assay.judging.answers import ContractError, checked_batch, checked_verdict, outside
 from assay.judging.capture import judging_context, shortened
 from assay.judging.health import backoff_s
-from assay.judging.pool import Answer, Pool, ProgramKey
+from assay.judging.pool import Pool
+from assay.judging.tracked import Answer, ProgramKey
 from assay.judging.worker import describe
 from assay.protocols import RewardSource
 from assay.verifier import FunctionSource

@@ -26,8 +26,8 @@ from assay.judging.cache import ContentKeys, VerdictCache, digest
 from assay.judging.capture import capturing
 from assay.judging.combine import Outcome, Range
 from assay.judging.guard import InlineGuard, ProcessGuard, with_overrides
-from assay.judging.pool import ProgramKey
 from assay.judging.source import Device, Identity, Observe, Policy, Source
+from assay.judging.tracked import ProgramKey
 from assay.judging.workers import WorkerPool
 from assay.protocols import LearningSource, RewardSource
 from assay.registry import Registry

@@ -22,17 +22,24 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
-
-from pydantic import JsonValue
+from typing import Any
 
 from assay.contracts import ResourceLimits
 from assay.errors import JudgingError
 from assay.judging import channel
+from assay.judging.tracked import (
+    OUTPUT_FACTOR,
+    Answer,
+    AnswerStatus,
+    Call,
+    Output,
+    Program,
+    ProgramKey,
+    Server,
+    Worker,
+)
 from assay.process import kill_tree
 
-AnswerStatus = Literal["ok", "raised", "timed_out", "out_of_memory", "killed", "too_large"]
 _STATUS: dict[bytes, AnswerStatus] = {
     channel.OK: "ok",
     channel.RAISED: "raised",
@@ -41,133 +48,10 @@ _STATUS: dict[bytes, AnswerStatus] = {
     channel.LARGE: "too_large",
     channel.LEFT: "killed",
 }
-_OUTPUT_FACTOR = 64
-"""A call that prints this many times the captured amount is ended."""
-_CHUNK = 1 << 16
 _MAX_LOSSES = 100
 """Deaths of its template after which a program is given up."""
 _RETIRE_AFTER = 5_000
 """Items after which a worker is replaced, so that a slow leak never matters."""
-
-
-class ProgramKey(NamedTuple):
-    """What names a program: equal keys share workers."""
-
-    target: str
-    init: str
-    """JSON, or an empty string where the target is the function itself."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a killable worker made of one call."""
-
-    status: AnswerStatus
-    body: bytes = b""
-    """The returned JSON where the status is `ok`."""
-    detail: str = ""
-    """One line of cause where it is not."""
-    output: str = ""
-    """What the call printed, shortened."""
-    transient: bool = False
-    """Whether the call raised an error marked transient."""
-    infra: bool = False
-    """Whether the item has nothing to do with it: no worker could be started, or the pool was closed."""
-    latency_s: float = 0.0
-    """Seconds in the worker; waiting in the queue is not counted."""
-
-    @property
-    def value(self) -> JsonValue:
-        """The returned value where the status is `ok`, else None."""
-        return json.loads(self.body) if self.status == "ok" else None
-
-
-@dataclass
-class _Call:
-    program: "_Program"
-    payload: bytes
-    limits: ResourceLimits
-    future: "Future[Answer]"
-    tries: int = 0
-
-
-@dataclass
-class _Server:
-    """A fork server: the root, or the template of one program."""
-
-    orders: socket.socket
-    program: "_Program | None" = None
-    output: "_Output | None" = None
-    deadline: float = 0.0
-
-
-@dataclass
-class _Program:
-    key: ProgramKey
-    start_timeout_s: float
-    state: Literal["new", "loading", "ready", "broken"] = "new"
-    server: _Server | None = None
-    """Its template, or None where the program cannot be forked and each worker loads for itself."""
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])
-    cause: str = ""
-    losses: int = 0
-    """Times that its template died."""
-    queue: deque[_Call] = field(default_factory=deque[_Call])
-    idle: list["_Worker"] = field(default_factory=list["_Worker"])
-    waiting: list["Future[Mapping[str, Any]]"] = field(default_factory=list["Future[Mapping[str, Any]]"])
-
-
-class _Output:
-    """What comes through an output pipe: the beginning is kept, the rest counted."""
-
-    def __init__(self, file: int) -> None:
-        os.set_blocking(file, False)
-        self.file = file
-        self.limit = 1 << 16
-        self.kept = bytearray()
-        self.total = 0
-
-    def fileno(self) -> int:
-        return self.file
-
-    def read(self) -> bool:
-        """Read what is there, up to the amount that ends a call; false at the end of the pipe."""
-        while self.total <= self.limit * _OUTPUT_FACTOR:
-            try:
-                data = os.read(self.file, _CHUNK)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            self.kept += data[: max(0, self.limit - len(self.kept))]
-            self.total += len(data)
-        return True
-
-    @property
-    def flood(self) -> bool:
-        return self.total > self.limit * _OUTPUT_FACTOR
-
-    def take(self) -> str:
-        text = self.kept.decode("utf-8", "replace")
-        if self.total > len(self.kept):
-            text += f"\n[{self.total - len(self.kept):,} more bytes were dropped]"
-        self.kept.clear()
-        self.total = 0
-        return text
-
-
-@dataclass
-class _Worker:
-    id: int
-    program: _Program
-    server: _Server
-    connection: channel.Connection
-    output: _Output
-    call: _Call | None = None
-    state: Literal["starting", "loading", "idle", "running"] = "starting"
-    deadline: float = float("inf")
-    started: float = 0.0
-    items: int = 0
 
 
 class Pool:
@@ -185,11 +69,11 @@ class Pool:
         self._lock = threading.Lock()
         self._inbox: deque[Callable[[], None]] = deque()
         self._ids = itertools.count(1)
-        self._programs: dict[ProgramKey, _Program] = {}
-        self._turn: deque[_Program] = deque()
-        self._workers: dict[int, _Worker] = {}
-        self._templates: dict[int, _Server] = {}
-        self._root: _Server | None = None
+        self._programs: dict[ProgramKey, Program] = {}
+        self._turn: deque[Program] = deque()
+        self._workers: dict[int, Worker] = {}
+        self._templates: dict[int, Server] = {}
+        self._root: Server | None = None
         self._root_process: subprocess.Popen[bytes] | None = None
         self._root_ready = False
         self._busy = 0
@@ -210,7 +94,7 @@ class Pool:
             if program.state == "broken":
                 future.set_result(Answer("killed", detail=program.cause, infra=True))
                 return
-            program.queue.append(_Call(program, payload, limits, future))
+            program.queue.append(Call(program, payload, limits, future))
             future.add_done_callback(self._on_done)
 
         self._post(enter)
@@ -336,10 +220,10 @@ class Pool:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _program(self, key: ProgramKey) -> _Program:
+    def _program(self, key: ProgramKey) -> Program:
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = _Program(key, self.start_timeout_s)
+            program = self._programs[key] = Program(key, self.start_timeout_s)
             self._turn.append(program)
         if program.state == "new":
             self._load(program)
@@ -360,11 +244,11 @@ class Pool:
         )
         theirs.close()
         channel.send_order(ours, {"path": sys.path, "preload": self.preload})
-        self._root = root = _Server(ours, deadline=time.monotonic() + self.start_timeout_s)
+        self._root = root = Server(ours, deadline=time.monotonic() + self.start_timeout_s)
         self._root_ready = False
         self._watch(ours, lambda _mask: self._on_order(root))
 
-    def _load(self, program: _Program) -> None:
+    def _load(self, program: Program) -> None:
         """Ask the root for a template of the program."""
         if self._root is None:
             self._start_root()
@@ -373,7 +257,7 @@ class Pool:
         ours, theirs = channel.order_pair()
         read, write = os.pipe2(os.O_CLOEXEC)
         name = next(self._ids)
-        server = _Server(ours, program, _Output(read), time.monotonic() + program.start_timeout_s)
+        server = Server(ours, program, Output(read), time.monotonic() + program.start_timeout_s)
         text = os.memfd_create("program")
         init = json.loads(program.key.init) if program.key.init else None
         with open(text, "wb") as file:
@@ -387,11 +271,11 @@ class Pool:
         self._watch(ours, lambda _mask: self._on_order(server))
         self._watch(read, lambda _mask: self._on_template_output(name))
 
-    def _order(self, server: _Server, order: dict[str, Any], files: Sequence[int] = ()) -> None:
+    def _order(self, server: Server, order: dict[str, Any], files: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # a server that is gone is noticed where its end is reported
             channel.send_order(server.orders, order, files)
 
-    def _on_order(self, server: _Server) -> None:
+    def _on_order(self, server: Server) -> None:
         if server is not self._root and server not in self._templates.values():
             return  # lost by an earlier event of the same round
         received = channel.receive_order(server.orders)
@@ -415,14 +299,14 @@ class Pool:
         else:
             self._ended(report["ended"], report["status"], report.get("error", ""))
 
-    def _loaded(self, server: _Server, program: _Program, report: Mapping[str, Any]) -> None:
+    def _loaded(self, server: Server, program: Program, report: Mapping[str, Any]) -> None:
         program.state = "ready"
         program.facts = report["facts"]
         program.server = server if report["ready"] else self._root
         while program.waiting:
             program.waiting.pop().set_result(program.facts)
 
-    def _broken(self, program: _Program, cause: str) -> None:
+    def _broken(self, program: Program, cause: str) -> None:
         program.state = "broken"
         program.cause = cause
         while program.waiting:
@@ -430,7 +314,7 @@ class Pool:
         while program.queue:
             self._answer(program.queue.popleft(), Answer("killed", detail=cause, infra=True))
 
-    def _lost(self, server: _Server) -> None:
+    def _lost(self, server: Server) -> None:
         """A server is gone, and with it all its workers: start it again and try their items once more."""
         printed = self._forget(server)
         for worker in [worker for worker in self._workers.values() if worker.server is server]:
@@ -449,7 +333,7 @@ class Pool:
             if program.losses > _MAX_LOSSES:
                 self._broken(program, f"its process ended more than {_MAX_LOSSES} times")
 
-    def _lost_root(self, root: _Server) -> None:
+    def _lost_root(self, root: Server) -> None:
         self._root = None
         process, self._root_process = self._root_process, None
         status = process.wait() if process is not None else None
@@ -459,7 +343,7 @@ class Pool:
             elif program.server is root:
                 program.state, program.server = "new", None
 
-    def _forget(self, server: _Server) -> str:
+    def _forget(self, server: Server) -> str:
         """Let go of a server's files; what it printed last."""
         for name in [name for name, other in self._templates.items() if other is server]:
             del self._templates[name]
@@ -472,7 +356,7 @@ class Pool:
         os.close(server.output.file)
         return server.output.take()
 
-    def _retry(self, call: _Call) -> None:
+    def _retry(self, call: Call) -> None:
         call.tries += 1
         if call.tries > 1:
             self._count(Answer("killed"))
@@ -496,7 +380,7 @@ class Pool:
         if self._busy < self.size and any(p.queue and p.state == "ready" for p in self._turn):
             self._dispatch()
 
-    def _assign(self, program: _Program, call: _Call) -> None:
+    def _assign(self, program: Program, call: Call) -> None:
         if call.future.cancelled():
             return
         self._busy += 1
@@ -507,14 +391,14 @@ class Pool:
         else:
             self._spawn(program, call)
 
-    def _spawn(self, program: _Program, call: _Call) -> None:
+    def _spawn(self, program: Program, call: Call) -> None:
         server = program.server
         assert server is not None
         ours, theirs = socket.socketpair()
         read, write = os.pipe2(os.O_CLOEXEC)
         name = next(self._ids)
         connection = channel.Connection(ours, max_bytes=1 << 30)
-        worker = _Worker(name, program, server, connection, _Output(read), call)
+        worker = Worker(name, program, server, connection, Output(read), call)
         worker.deadline = time.monotonic() + program.start_timeout_s
         self._workers[name] = worker
         self.counts["spawned"] += 1
@@ -536,7 +420,7 @@ class Pool:
         else:
             self._send(worker)
 
-    def _send(self, worker: _Worker) -> None:
+    def _send(self, worker: Worker) -> None:
         """Start the clock of the worker's call."""
         call = worker.call
         if call is None:
@@ -555,11 +439,11 @@ class Pool:
             worker, channel.ITEM, channel.ITEM_LIMITS.pack(limits.cpu_s or 0.0, memory, max_bytes), call.payload
         )
 
-    def _write(self, worker: _Worker, kind: bytes, *parts: bytes) -> None:
+    def _write(self, worker: Worker, kind: bytes, *parts: bytes) -> None:
         if not worker.connection.send(kind, *parts):
             self._watch(worker.connection, lambda mask: self._on_frames(worker, mask), write=True)
 
-    def _on_frames(self, worker: _Worker, mask: int) -> None:
+    def _on_frames(self, worker: Worker, mask: int) -> None:
         if worker.id not in self._workers:
             return
         if mask & selectors.EVENT_WRITE and worker.connection.flush():
@@ -579,7 +463,7 @@ class Pool:
             if worker.call is None:
                 self._kill(worker)
 
-    def _on_frame(self, worker: _Worker, frame: channel.Frame) -> None:
+    def _on_frame(self, worker: Worker, frame: channel.Frame) -> None:
         if frame.kind == channel.LOADED:
             self._send(worker)
             return
@@ -615,12 +499,12 @@ class Pool:
         else:
             self._rest(worker)
 
-    def _rest(self, worker: _Worker) -> None:
+    def _rest(self, worker: Worker) -> None:
         worker.state = "idle"
         worker.deadline = float("inf")
         worker.program.idle.append(worker)
 
-    def _on_output(self, worker: _Worker) -> None:
+    def _on_output(self, worker: Worker) -> None:
         if worker.id not in self._workers:
             return  # dropped by an earlier event of the same round
         if not worker.output.read():
@@ -637,10 +521,10 @@ class Pool:
         if server.output.flood:
             server.output.total = server.output.limit  # what more comes is read and dropped
 
-    def _flooded(self, worker: _Worker) -> str:
-        return f"printed more than {(worker.output.limit * _OUTPUT_FACTOR) >> 20} MiB"
+    def _flooded(self, worker: Worker) -> str:
+        return f"printed more than {(worker.output.limit * OUTPUT_FACTOR) >> 20} MiB"
 
-    def _end(self, worker: _Worker, status: AnswerStatus, detail: str, *, infra: bool = False) -> None:
+    def _end(self, worker: Worker, status: AnswerStatus, detail: str, *, infra: bool = False) -> None:
         """Kill a worker and answer its call."""
         call = worker.call
         worker.call = None
@@ -654,11 +538,11 @@ class Pool:
             self._count(answer)
             self._answer(call, answer)
 
-    def _kill(self, worker: _Worker) -> None:
+    def _kill(self, worker: Worker) -> None:
         self._order(worker.server, {"op": "kill", "id": worker.id})
         self._drop(worker)
 
-    def _drop(self, worker: _Worker) -> None:
+    def _drop(self, worker: Worker) -> None:
         """Forget a worker that is dead or dying."""
         if self._workers.pop(worker.id, None) is None:
             return
@@ -747,7 +631,7 @@ class Pool:
         if answer.status not in ("ok", "raised"):
             self.counts[answer.status] += 1
 
-    def _answer(self, call: _Call, answer: Answer) -> None:
+    def _answer(self, call: Call, answer: Answer) -> None:
         if call.future.set_running_or_notify_cancel():
             call.future.set_result(answer)
 

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import JsonValue
 
 from assay.contracts import ResourceLimits
-from assay.judging.pool import Answer, Pool, ProgramKey
+from assay.judging.pool import Pool
+from assay.judging.tracked import Answer, ProgramKey
 
 
 class WorkerPool:

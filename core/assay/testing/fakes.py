@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from assay.contracts import Message, ResourceLimits, Rollout, Task, Turn
 from assay.discovery import Offer, Plugin
 from assay.hooks import COMPONENT_HOOKS, collect, single_plugin
-from assay.judging.pool import Answer
+from assay.judging.tracked import Answer
 from assay.registry import Registry
 
 
