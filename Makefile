@@ -14,10 +14,10 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/assay demo --full
 
 test: $(VENV)/.dev
-	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -m "not slow"
+	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.dev
-	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -m slow
+	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m slow
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -29,7 +29,7 @@ check: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 bench: $(VENV)/.dev
-	$(ONE_THREAD) $(VENV)/bin/python -m tests.benchmarks
+	for script in tests/benchmarks/*.py; do $(ONE_THREAD) $(VENV)/bin/python $$script || exit 1; done
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,7 +41,7 @@ $(VENV)/.demo: $(VENV)/.python pyproject.toml requirements.lock
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml requirements.lock
-	$(PIP) -e ".[train,gym,docker,judge,dev]"
+	$(PIP) -e ".[train,gym,docker,judge,lora,language,dev]"
 	$(SMOLLM2)
 	touch $@
 
