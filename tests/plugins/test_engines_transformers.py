@@ -183,6 +183,26 @@ def test_packed_and_plain_weights_answer_alike(policy: PolicyModel) -> None:
         assert turn.logprobs == pytest.approx(plain[name].logprobs, abs=1e-4)
 
 
+def test_an_adapter_is_sampled_from(policy: PolicyModel) -> None:
+    pytest.importorskip("peft", reason="the package peft is not installed")
+    from assay.config.training import LoraSettings
+    from assay.training.lora import add_adapter
+
+    other = load_policy(policy.path)
+    engine = TransformersEngine(other)
+    add_adapter(other, LoraSettings(rank=2))
+    with torch.no_grad():
+        for name, parameter in other.model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.3)
+    for rollout in generate(engine, requests(RAGGED, group=1)):
+        answer = torch.tensor(rollout.turns[0].token_ids)[:, None]
+        expected = teacher_forced(other, rollout).gather(-1, answer)
+        assert torch.allclose(torch.tensor(rollout.turns[0].logprobs), expected[:, 0], atol=1e-4)
+        with other.model.disable_adapter():
+            assert not torch.allclose(expected, teacher_forced(other, rollout).gather(-1, answer), atol=1e-3)
+
+
 def test_weights_come_from_a_folder_and_misfits_are_named(policy: PolicyModel, tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path / "new", seed=9, hidden_size=64)
     wrong = make_tiny_model(tmp_path / "wrong", seed=9, hidden_size=64, layers=3)

@@ -215,7 +215,8 @@ class TransformersEngine:
 
     def _refresh(self) -> None:
         """Notice weights that were changed without a push, for example by loading a checkpoint into the policy."""
-        if self._watch.changed and not self._decoder.busy:
+        stale = self._watch.model is not self._policy.model or self._watch.changed
+        if stale and not self._decoder.busy:
             self._decoder.take_weights(self._network(), self._version)
 
     def _submit(self, prepared: Sequence[tuple[RolloutRequest, tuple[int, ...]]], deliver: Deliver) -> None:

@@ -53,6 +53,7 @@ class Watch:
 
     def __init__(self, model: Any) -> None:
         """Watch the parameters of `model` from now on."""
+        self.model = model
         self.parameters: list[Tensor] = list(model.parameters())
         self.seen = self._count()
 

@@ -148,6 +148,9 @@ def twin(model: Any) -> Any:
     The trainer may switch its own module to train mode or to gradient checkpointing while this one decodes; an update
     in place is seen by both.
     """
+    # Of a model wrapped for an adapter this is the base model, in which the adapter's layers stand.
+    unwrapped = getattr(model, "get_base_model", None)
+    model = model if unwrapped is None else unwrapped()
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     second = copy.deepcopy(model, shared)
     for module in second.modules():
