@@ -255,7 +255,7 @@ PRESETS: tuple[Preset, ...] = (
         {
             "estimator": "kimi",
             "aggregation": "seq_mean_token_sum",
-            "shaping": ["length_reward"],
+            "shaping": [{"use": "length_reward", "warmup_batches": 100}],
             "task_sampler": "curriculum",
         },
     ),

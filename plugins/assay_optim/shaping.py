@@ -131,7 +131,8 @@ class LengthRewardOptions(Options):
     correct: float = 1.0
     """Least reward of a correct response."""
     warmup_batches: int = Field(default=0, ge=0)
-    """Batches without it at the start."""
+    """Batches without it at the start: the paper trains without it first, and it hurts a policy that is rarely right
+    (how long is not printed)."""
 
 
 @dataclass
