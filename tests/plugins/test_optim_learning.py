@@ -34,7 +34,7 @@ class Chosen(NamedTuple):
 
 FREE = {preset.name: Chosen() for preset in PRESETS} | {
     "kimi": Chosen(updates=100),
-    "prime": Chosen(group_size=4, updates=240),
+    "prime": Chosen(group_size=5, updates=240),
     "tulu3": Chosen(group_size=16, updates=110),
 }
 BETAS = {"grpo": 0.04, "rloo": 0.05, "ppo": 0.05, "tulu3": 0.05, "repo": 0.05}
