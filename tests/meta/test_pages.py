@@ -34,7 +34,5 @@ def test_every_command_is_described_in_its_module():
 
 def test_no_file_of_the_core_names_a_first_party_package_in_code():
     for path in (ROOT / "core").rglob("*.py"):
-        named = re.findall(
-            r"\bassay_(?:code|engines|judge|math|optim|prms|rules|tasks)\b", path.read_text("utf-8")
-        )
+        named = re.findall(r"\bassay_(?:code|engines|judge|math|optim|prms|rules|tasks)\b", path.read_text("utf-8"))
         assert not named, f"{path}: {named}"

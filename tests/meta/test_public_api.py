@@ -8,8 +8,8 @@ from assay.hooks import COMPONENT_HOOKS, OBSERVER_HOOKS, PART_HOOK
 
 PUBLIC = """
 AssayError BuildContext Candidate Component ConfigError EngineError Evidence Judgement JudgingError Limits Message
-Objective Options Part PluginError PolicyOptimizer Reward RewardSource Rollout RolloutEngine Run Sandbox SandboxError Span
-Step
+Objective Options Part PluginError PolicyOptimizer Reward RewardSource Rollout RolloutEngine Run Sandbox SandboxError
+Span Step
 StepScore StoreError Task TaskSource Tracker TrainingError Turn Verdict __version__ ascore atrain hookimpl load_config
 open_run score train verifier
 """

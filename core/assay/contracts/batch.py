@@ -108,5 +108,3 @@ class RunOutcome(Contract):
     status: Literal["done", "failed", "interrupted", "stopped"]
     steps: int
     message: str = ""
-
-

@@ -71,9 +71,7 @@ class Verdict(Contract):
         confidence: float | None = None,
     ) -> Self:
         """A scored verdict; `value` must be finite (a pydantic `ValidationError` is raised otherwise)."""
-        return cls(
-            status="scored", value=value, evidence=_as_evidence(evidence), steps=steps, confidence=confidence
-        )
+        return cls(status="scored", value=value, evidence=_as_evidence(evidence), steps=steps, confidence=confidence)
 
     @classmethod
     def abstain(
