@@ -33,7 +33,7 @@ class Chosen(NamedTuple):
 
 
 FREE = {preset.name: Chosen() for preset in PRESETS} | {
-    "kimi": Chosen(updates=100),
+    "kimi": Chosen(learning_rate=7e-4, group_size=16, updates=100),
     "prime": Chosen(group_size=5, updates=240),
     "tulu3": Chosen(group_size=16, updates=110),
 }
