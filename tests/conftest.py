@@ -1,6 +1,7 @@
 """Fixtures that several folders of tests share."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from assay.component import BuildContext
 from assay.errors import SandboxError
+from assay.process import descendants
 from assay_sandboxes import assay_sandboxes
 from assay_sandboxes.sandbox import JailedSandbox
 
@@ -25,6 +27,13 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the specification's folder {folder.name!r} is not beside the checkout")
     return folder
+
+
+@pytest.fixture
+def processes_left() -> Callable[[], set[int]]:
+    """A function that returns the processes below this one that were not there when the test began."""
+    before = set(descendants(os.getpid()))
+    return lambda: set(descendants(os.getpid())) - before
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def judge(texts: list[str], **options: object) -> tuple[tuple[Reward, ...], list
     return rewards, judgements, max(judgement.latency_s for judgement in judgements)
 
 
-def test_every_hostile_item_fails_with_its_cause_and_spoils_no_other() -> None:
+def test_every_hostile_item_fails_with_its_cause_and_spoils_no_other(processes_left: Callable[[], set[int]]) -> None:
     healthy = [f"answer {'x' * index}" for index in range(20)]
     hostile = [f"fault:{name}" for name in CAUSES]
     rewards, judgements, slowest_s = judge(healthy + hostile)
@@ -75,7 +76,7 @@ def test_every_hostile_item_fails_with_its_cause_and_spoils_no_other() -> None:
     assert reasons == CAUSES
     assert {found[f"r{index}"].status for index in range(20, 20 + len(CAUSES))} == {"failed"}
     assert slowest_s < LIMIT_S + 0.5
-    assert descendants(os.getpid()) == ()
+    assert processes_left() == set()
 
 
 def test_a_result_of_a_million_fields_is_too_large() -> None:
@@ -85,13 +86,15 @@ def test_a_result_of_a_million_fields_is_too_large() -> None:
     assert slowest_s < 20
 
 
-def test_processes_left_in_their_own_session_are_killed_and_the_item_fails() -> None:
+def test_processes_left_in_their_own_session_are_killed_and_the_item_fails(
+    processes_left: Callable[[], set[int]],
+) -> None:
     rewards, judgements, _ = judge(["fault:leave", "fine"], timeout_s=10.0)
     assert [reward.value for reward in rewards] == [None, 0.0]
     reasons = {judgement.rollout_id: judgement.reason for judgement in judgements}
     assert reasons["r0"] is not None
     assert reasons["r0"].startswith("left ")
-    assert descendants(os.getpid()) == ()
+    assert processes_left() == set()
 
 
 def test_what_an_item_prints_is_kept_with_its_verdict() -> None:
@@ -170,7 +173,7 @@ def running(pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.01, 0.1])
-def test_a_thousand_items_with_bad_ones_among_them(share: float) -> None:
+def test_a_thousand_items_with_bad_ones_among_them(share: float, processes_left: Callable[[], set[int]]) -> None:
     bad = ["swallow", "busy", "raise", "base", "exit", "segfault", "fork", "allocate", "print"]
     count = 1000
     every = int(1 / share)
@@ -191,4 +194,4 @@ def test_a_thousand_items_with_bad_ones_among_them(share: float) -> None:
             assert judgement.reason == CAUSES[text.split()[0].removeprefix("fault:")]
     stuck = sum(text.startswith(("fault:swallow", "fault:busy", "fault:fork")) for text in texts)
     assert wall_s < 1.25 * (stuck * LIMIT_S / 2) + 30
-    assert descendants(os.getpid()) == ()
+    assert processes_left() == set()

@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return quick_start_model(tmp_path_factory.mktemp("policy") / "model")
 
 
-def set_up(folder: Path, model: Path, steps: int = 6) -> Path:
+def set_up(folder: Path, model: Path, steps: int) -> Path:
     folder.mkdir()
     (folder / "model").symlink_to(model)
     questions = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(10) for b in range(10) if (a + b) % 3]
@@ -112,15 +112,17 @@ def check_equal(killed: Path, calm: Path, steps: int) -> None:
 
 
 def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_weights(model: Path, tmp_path: Path):
-    calm = set_up(tmp_path / "calm", model)
+    steps = 10
+    calm = set_up(tmp_path / "calm", model, steps)
     events = finish(start(calm))
     assert events[0]["event"] == "launch"
     assert (events[-1]["event"], events[-1]["status"]) == ("done", "done")
-    assert sum(event["event"] == "step" for event in events) == 6
+    assert sum(event["event"] == "step" for event in events) == steps
 
-    other = set_up(tmp_path / "killed", model)
+    other = set_up(tmp_path / "killed", model, steps)
     process = start(other)
     read_until(process, "step")
+    os.killpg(process.pid, signal.SIGSTOP)
     second = start(other, "--resume")
     _, err = second.communicate(timeout=120)
     assert second.returncode == 2
@@ -137,7 +139,7 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_weights(model: 
 
     resumed = finish(start(other, "--resume"))
     assert resumed[-1]["status"] == "done"
-    check_equal(other, calm, 6)
+    check_equal(other, calm, steps)
 
 
 @pytest.mark.slow
