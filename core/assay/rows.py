@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, cast
 
 from assay.errors import ConfigError, did_you_mean
 
@@ -47,7 +47,7 @@ def read_rows(path: str | Path) -> Iterator[Row | BadRowError]:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
 def _rows(stream: IO[bytes], path: str) -> Iterator[Row | BadRowError]:
@@ -88,7 +88,7 @@ def _row(raw: bytes, path: str, number: int) -> Row | BadRowError:
         return BadRowError(f"{where}: {error}", number)
     if not isinstance(data, dict):
         return BadRowError(f"{where}: expected an object; found {type(data).__name__}", number)
-    if _depth(data) > MAX_DEPTH:
+    if _depth(cast("dict[str, Any]", data)) > MAX_DEPTH:
         return BadRowError(f"{where}: nested deeper than {MAX_DEPTH} levels", number)
     if "\\ud" in text.casefold():
         # Escapes of lone surrogates are JSON but no text that can be stored or sent; they become U+FFFD.

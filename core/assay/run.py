@@ -159,14 +159,14 @@ class _Journal:
     """The run's store behind the pipeline's one door."""
 
     store: RunStore
-    known: dict[str, dict[str, tuple[Rollout, Reward | None]]] = field(
-        default_factory=dict[str, "dict[str, tuple[Rollout, Reward | None]]"]
+    known: Mapping[str, Mapping[str, tuple[Rollout, Reward | None]]] = field(
+        default_factory=dict[str, "Mapping[str, tuple[Rollout, Reward | None]]"]
     )
     """What a killed run left behind, by group."""
 
     def stored(self, group_id: str) -> Mapping[str, tuple[Rollout, Reward | None]]:
         """Durable rollouts of a group."""
-        return self.known.pop(group_id, {})
+        return self.known.get(group_id, {})
 
     def sampled(self, step: int, task: Task, rollout: Rollout) -> None:
         """Keep a rollout."""

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
+from torch import Tensor
+from torch.testing import assert_close
 
 from assay.store import RunStore
-
-torch = pytest.importorskip("torch", reason="training needs torch")
 
 CONFIG = """
 kind = "rlvr"
@@ -77,9 +78,7 @@ def run_folder(folder: Path) -> Path:
     return run
 
 
-def weights(folder: Path) -> "dict[str, torch.Tensor]":
-    from safetensors.torch import load_file
-
+def weights(folder: Path) -> dict[str, Tensor]:
     newest = max(path for path in (run_folder(folder) / "checkpoints").iterdir() if path.name.isdigit())
     return load_file(newest / "model.safetensors")
 
@@ -104,7 +103,7 @@ def check_equal(killed: Path, calm: Path, steps: int) -> None:
     assert len(groups) == len(set(groups))
     calm_weights, killed_weights = weights(calm), weights(killed)
     for name, value in calm_weights.items():
-        torch.testing.assert_close(killed_weights[name], value, rtol=0, atol=1e-6)
+        assert_close(killed_weights[name], value, rtol=0, atol=1e-6)
     with RunStore.open(run_folder(killed), read_only=True) as store:
         rollouts = list(store.rollouts())
         assert len({entry.rollout.id for entry in rollouts}) == len(rollouts) == steps * 6 * 4

@@ -13,7 +13,9 @@ def test_the_hook_table_has_every_hook_with_its_arguments():
     rows = re.findall(
         r"^\| `(assay_\w+)` \| ([^|]+) \|", (ROOT / "core" / "README.md").read_text("utf-8"), re.MULTILINE
     )
-    table = {name: [] if arguments.strip() == "-" else arguments.strip().split(", ") for name, arguments in rows}
+    table: dict[str, list[str]] = {
+        name: [] if arguments.strip() == "-" else arguments.strip().split(", ") for name, arguments in rows
+    }
     hooks = {
         name: list(inspect.signature(function).parameters)
         for name, function in inspect.getmembers(hookspecs, inspect.isfunction)

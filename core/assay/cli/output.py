@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +31,7 @@ def complain(line: str) -> None:
     note(f"assay: {line}" if not line.startswith(("assay", "Traceback")) else line)
 
 
-def emit(event: dict[str, object]) -> None:
+def emit(event: Mapping[str, Any]) -> None:
     """One JSON object on stdout, for programs."""
     sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
     sys.stdout.flush()

@@ -4,7 +4,7 @@ import datetime
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from assay.reports.metrics import interval_of
+from assay.reports.metrics import interval_of, is_source
 
 
 class Progress:
@@ -46,7 +46,9 @@ class Progress:
 
     def handle(self, event: Mapping[str, Any]) -> None:
         """Show one event."""
-        getattr(self, f"_{event['event']}", lambda event: None)(event)
+        show: Callable[[Mapping[str, Any]], None] | None = getattr(self, f"_{event['event']}", None)
+        if show is not None:
+            show(event)
 
     def _say(self, line: str) -> None:
         stamp = "" if self._live else f"{datetime.datetime.now():%H:%M:%S} "
@@ -71,11 +73,7 @@ class Progress:
 
     def _evaluation(self, event: Mapping[str, Any]) -> None:
         facts = event["accuracy"]
-        also = "".join(
-            f"  {name} {interval_of(value)}"
-            for name, value in event.items()
-            if name != "accuracy" and isinstance(value, dict) and "interval" in value
-        )
+        also = "".join(f"  {name} {interval_of(value)}" for name, value in event.items() if is_source(name, value))
         extracted = interval_of(facts, "extracted")
         self._say(
             f"held out after step {event['step']}: accuracy {interval_of(facts)} over {facts.get('of', 0)} answers "

@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tomli_w
 
@@ -59,14 +59,15 @@ def override(data: dict[str, Any], key: str, value: Any) -> None:
         place = _step(place, part, key)
     value = _toml_value(value) if isinstance(value, str) else value
     if isinstance(place, list):
-        place[_index(place, last, key)] = value
+        place[_index(cast("list[Any]", place), last, key)] = value
     else:
         place[last] = value
 
 
 def _step(place: Any, part: str, key: str) -> Any:
     if isinstance(place, list):
-        return place[_index(place, part, key)]
+        items = cast("list[Any]", place)
+        return items[_index(items, part, key)]
     if not isinstance(place.get(part, {}), dict | list):
         raise ConfigError(f"--set {key}: {part!r} is a value and has no keys; found {place[part]!r}")
     return place.setdefault(part, {})
@@ -92,7 +93,8 @@ def dump_config(config: AnyConfig) -> str:
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
+        table = cast("dict[str, Any]", value)
+        return {key: _without_none(item) for key, item in table.items() if item is not None}
     if isinstance(value, list):
-        return [_without_none(item) for item in value]
+        return [_without_none(item) for item in cast("list[Any]", value)]
     return value

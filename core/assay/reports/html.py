@@ -11,7 +11,7 @@ from markupsafe import Markup
 from assay import runs
 from assay.contracts import Judgement, Reward, Rollout, Task
 from assay.reports.charts import line_chart, stacked_chart
-from assay.reports.metrics import interval_of
+from assay.reports.metrics import interval_of, is_source
 from assay.reports.text import one_line, visible
 from assay.store import RunStore
 
@@ -34,7 +34,7 @@ def render(folder: Path, store: RunStore) -> str:
     steps = list(runs.read_lines(folder / runs.METRICS))
     evaluations = list(runs.read_lines(folder / runs.EVALUATIONS))
     rollouts = list(_rollouts(store, [line["step"] for line in steps]))
-    second = [name for name in (evaluations[0] if evaluations else {}) if _is_source(evaluations[0], name)]
+    second = [name for name in (evaluations[0] if evaluations else {}) if is_source(name, evaluations[0][name])]
     return environment.get_template("report.html").render(
         run=store.info,
         steps=[_step_row(line) for line in steps],
@@ -46,10 +46,6 @@ def render(folder: Path, store: RunStore) -> str:
         shown=len(rollouts),
         total=store.count_rollouts(),
     )
-
-
-def _is_source(line: Mapping[str, Any], name: str) -> bool:
-    return name != "accuracy" and isinstance(line[name], dict) and "interval" in line[name]
 
 
 def _charts(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -93,7 +89,8 @@ def _evaluation_row(line: Mapping[str, Any], second: Sequence[str]) -> dict[str,
 
 
 def _strategies(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    found = next((line["strategies"] for line in evaluations if "strategies" in line), {})
+    nothing: dict[str, float] = {}
+    found: dict[str, float] = next((line["strategies"] for line in evaluations if "strategies" in line), nothing)
     ordered = sorted(found.items(), key=lambda item: -item[1])
     return ", ".join(f"{name!r} {share:.1%}" for name, share in ordered[:4])
 

@@ -83,6 +83,11 @@ def _judged(rewards: Sequence[Reward]) -> dict[str, Any]:
     return facts
 
 
+def is_source(name: str, value: Any) -> bool:
+    """Whether an entry of an evaluation line is what a source beside the deciding one says of the same answers."""
+    return name != "accuracy" and isinstance(value, dict) and "interval" in value
+
+
 def interval_of(facts: Mapping[str, Any], key: str = "interval") -> Interval | None:
     """The interval that a line holds, or None."""
     return Interval(*facts[key]) if key in facts else None

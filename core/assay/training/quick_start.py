@@ -24,9 +24,9 @@ def quick_start_model(folder: Path, *, seed: int = 0) -> Path:
 def machine_speed(size: int = 768, seconds: float = 0.2) -> float:
     """GFLOP/s of float32 matrix products with the threads in use, measured for about `seconds`."""
     left, right = torch.ones(size, size), torch.ones(size, size)
-    left @ right
+    torch.mm(left, right)
     started, products = time.perf_counter(), 0
     while (passed := time.perf_counter() - started) < seconds:
-        left @ right
+        torch.mm(left, right)
         products += 1
     return products * 2 * size**3 / passed / 1e9

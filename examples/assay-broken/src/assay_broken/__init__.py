@@ -1,3 +1,3 @@
 """Imports a library that does not exist, as a plugin with a missing dependency does."""
 
-import a_library_that_is_not_installed  # noqa: F401  # pyright: ignore[reportMissingImports]  (the point of this package)
+import a_library_that_is_not_installed  # noqa: F401  # pyright: ignore  (the point of this package)
