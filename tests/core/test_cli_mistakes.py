@@ -1,5 +1,6 @@
 """Every mistake that can be found before work is one sentence, exit code 2, and nothing is started."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -141,3 +142,20 @@ def test_a_wrong_command_line_is_answered_in_one_sentence(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ):
     assert sentence in refused(capsys, *arguments)
+
+
+def test_without_torch_the_demo_judges_scripted_answers_and_names_the_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
+    assert main(["demo"]) == 0
+    printed = capsys.readouterr().out
+    assert 'python -m pip install "assay[train]"' in printed
+    rows = [
+        json.loads(line) for line in (tmp_path / "runs" / "demo-answers.scored.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert {row["verdicts"][0]["status"] for row in rows} == {"scored", "abstained"}
+    assert [row["reward"] for row in rows[:2]] == [1.0, 1.0]
+    assert rows[3]["reward"] == 0.0
