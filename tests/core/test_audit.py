@@ -71,13 +71,15 @@ def test_golds_that_cannot_be_read_are_listed_by_row_and_left_out(tmp_path: Path
 
 def test_a_lenient_verifier_does_not_hold(tmp_path: Path) -> None:
     (tmp_path / "lenient.py").write_text(
-        "import itertools\n"
+        "import os\n"
         "from assay import Verdict\n"
-        "calls = itertools.count()\n"
         "def contains(task, rollout):\n"
         "    return Verdict.score(float(str(task.reference) in rollout.text or len(rollout.text) < 5))\n"
         "def moody(task, rollout):\n"
-        "    return Verdict.score(float(next(calls) % 2))\n",
+        # One count for all worker processes: every third call scores, so no two answers can agree in three runs.
+        "    file = os.open(__file__ + '.calls', os.O_APPEND | os.O_CREAT | os.O_RDWR)\n"
+        "    os.write(file, b'.')\n"
+        "    return Verdict.score(float(os.lseek(file, 0, os.SEEK_CUR) % 3 == 0))\n",
         "utf-8",
     )
     tasks = [task("1", "blue", "Is it blue or green?"), task("2", "red", "Is it red?")]
