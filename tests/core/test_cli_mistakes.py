@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,11 @@ def test_without_torch_the_demo_judges_scripted_answers_and_names_the_extra(
 ):
     monkeypatch.chdir(tmp_path)
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
+
+    def without_torch(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "torch" else found(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_torch)
     assert main(["demo"]) == 0
     printed = capsys.readouterr().out
     assert 'python -m pip install "assay[train]"' in printed
