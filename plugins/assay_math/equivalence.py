@@ -6,6 +6,7 @@ disprove, and prove identities by agreement. What is left is *unknown* (for the 
 "different" is only said of two exact sides, or of two values that differ.
 """
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -23,6 +24,7 @@ from assay_math.regions import Region, complement, is_region, region
 from assay_math.scalars import ScalarComparer
 
 MAX_ELEMENTS = 200
+_IDLE_SPACE = re.compile(r"(?<!\w)(?<!\d,) +| +(?!\w)|(?<=,) +(?!\d)")
 _ALL_REALS = frozenset({"all real numbers", "all reals", "real numbers", "all real"})
 _NO_SOLUTION = frozenset({"no solution", "no solutions", "no real solution", "no real solutions", "empty set", "empty"})
 
@@ -48,7 +50,8 @@ def compare(gold: Answer, answer: Answer, policy: MathPolicy) -> Decision:
 
 
 def _compact(text: str) -> str:
-    return text if " " not in text or "\\text" in text else text.replace(" ", "")
+    """`text` without the spaces that part nothing: `5 1/2` and `1, 234` keep theirs."""
+    return text if " " not in text or "\\text" in text else _IDLE_SPACE.sub("", text)
 
 
 def _readings(answer: Answer, policy: MathPolicy, gold: Node | None) -> tuple[Node, ...]:
