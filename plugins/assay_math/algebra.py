@@ -12,7 +12,8 @@ import re
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from assay_math.expression import Node
+from assay_math import numeric
+from assay_math.expression import INFINITY, Node
 from assay_math.polynomials import (
     MAX_BITS,
     MAX_POWER,
@@ -64,11 +65,31 @@ class Form(NamedTuple):
 
 
 def form(node: Node) -> Form:
-    """`node` in exact form; raises `TooCostlyError` or `UndefinedError`."""
+    """`node` in exact form; raises `TooCostlyError` or `UndefinedError`.
+
+    Infinity is a value only as a whole, and what cancels must have had a value.
+    """
+    whole = node.args[0] if node.op == "negate" else node
+    if whole != INFINITY and _has_infinity(node):
+        raise UndefinedError("infinity inside an expression")
     builder = _Builder()
     ratio = builder.build(node)
     used = {name for part in ratio for monomial in part for name, _ in monomial}
+    for name, generator in builder.generators.items():
+        if name not in used and generator.kind == "opaque" and generator.node is not None:
+            _check_value(generator.node)
     return Form(ratio, {name: builder.generators[name] for name in used})
+
+
+def _has_infinity(node: Node) -> bool:
+    """Whether infinity is an operand; a limit or a sum may run to it."""
+    return node == INFINITY or (node.op != "deep" and any(_has_infinity(part) for part in node.args))
+
+
+def _check_value(node: Node) -> None:
+    """Raise `UndefinedError` for a cancelled part without a value; what only a worker can evaluate passes."""
+    if not any(part.op not in numeric.OPERATIONS for part in node.walk()) and not numeric.has_value(node):
+        raise UndefinedError("a part without a value cancels")
 
 
 class _Builder:

@@ -10,6 +10,7 @@ number is undefined, unless the imaginary unit occurs.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
+import re
 import threading
 import zlib
 from typing import Any, Literal, NamedTuple
@@ -94,6 +95,18 @@ def approximate(node: Node) -> Any | None:
         return _Evaluator(_context(), real=not _has_imaginary(node)).value(node, "positive", 1)
     except NoValueError:
         return None
+
+
+def has_value(node: Node) -> bool:
+    """Whether an expression has a value at one of the fixed points at least."""
+    evaluator = _Evaluator(_context(), real=not _has_imaginary(node))
+    for mode, trial in _TRIALS:
+        try:
+            evaluator.value(node, mode, trial)
+        except NoValueError:
+            continue
+        return True
+    return False
 
 
 def close(left: Node, right: Node, *, relative: float = 0.0, absolute: float = 0.0) -> bool | None:
@@ -308,3 +321,6 @@ _NAMES = {
     "cosh": "cosh", "tanh": "tanh", "coth": "coth", "sech": "sech", "csch": "csch", "arsinh": "asinh",
     "arcosh": "acosh", "artanh": "atanh", "sgn": "sign", "arg": "arg", "Re": "re", "Im": "im",
 }  # fmt: skip
+
+OPERATIONS = frozenset(name[1:] for name in vars(_Evaluator) if re.fullmatch("_[a-z]+", name))
+"""The operations that have values here."""

@@ -25,3 +25,22 @@ def value(gold: str, response: str) -> float | None:
 )
 def test_a_space_inside_a_mixed_number_is_kept(gold: str, answer: str, expected: float) -> None:
     assert value(gold, f"\\boxed{{{answer}}}") == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("6", "6+0\\cdot\\infty", None),
+        ("0", "\\infty-\\infty", None),
+        ("1", "\\infty/\\infty", None),
+        ("6", "6\\cdot\\infty^0", None),
+        ("6", "6+0\\cdot\\log 0", None),
+        ("6", "6+\\ln(-1)-\\ln(-1)", None),
+        ("5", "5+\\log 2-\\log 2", 1.0),
+        ("\\infty", "+\\infty", 1.0),
+        ("\\infty", "-\\infty", 0.0),
+        ("(2,\\infty)", "(2,+\\infty)", 1.0),
+    ],
+)
+def test_what_has_no_value_never_cancels(gold: str, answer: str, expected: float | None) -> None:
+    assert value(gold, f"\\boxed{{{answer}}}") == expected
