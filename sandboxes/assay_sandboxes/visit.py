@@ -161,7 +161,7 @@ class Slot:
         jail = self.jail()
         limits = job.limits
         answer = jail.ask([*messages, _run_message(job)], wall_s=limits.wall_s)
-        result = self._result(answer, limits)
+        result = self._result(answer, limits, calls=len(job.calls or ()))
         self._after(jail, answer)
         return result
 
@@ -245,14 +245,14 @@ class Slot:
     def _plain(self, outcome: Outcome, detail: str, *, wall_s: float = 0.0) -> RunResult:
         return RunResult(outcome=outcome, detail=detail, tier=self._backend.name, wall_s=wall_s)
 
-    def _result(self, answer: dict[str, Any], limits: JobLimits) -> RunResult:
+    def _result(self, answer: dict[str, Any], limits: JobLimits, *, calls: int = 0) -> RunResult:
         stdout, stderr = (str(answer[name]).encode("utf-8", "surrogateescape") for name in ("stdout", "stderr"))
         status = int(answer["status"])
         outcome, detail = _classify(answer, status, stderr, limits)
         if answer["complaint"]:
             reason = str(answer["complaint"]).splitlines()[-1]
             raise SandboxError(f"sandbox {self._backend.name!r}: a program could not be started in its jail: {reason}")
-        returns, failure = _returns(answer["replies"])
+        returns, failure = _returns(answer["replies"], calls)
         return RunResult(
             outcome=outcome,
             exit_code=status if outcome == "exited" else None,
@@ -319,11 +319,11 @@ def _classify(answer: dict[str, Any], status: int, stderr: bytes, limits: JobLim
     return ("crashed", "") if status < 0 else ("exited", "")
 
 
-def _returns(replies: list[str]) -> tuple[tuple[str, ...], str]:
-    """The answers in order, each index once, and what ended the program before its first call; the rest is ignored."""
+def _returns(replies: list[str], calls: int) -> tuple[tuple[str, ...], str]:
+    """The answers to `calls` calls in order, each index once, and what ended the program early; the rest is ignored."""
     returns: list[str] = []
     failure = ""
-    for reply in replies:
+    for reply in replies[: calls + 1]:
         try:
             frame = json.loads(reply)
         except (ValueError, RecursionError):
@@ -333,7 +333,7 @@ def _returns(replies: list[str]) -> tuple[tuple[str, ...], str]:
         index = frame.get("i")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if type(index) is not int:  # pyright: ignore[reportUnknownArgumentType]
             continue
-        if index == len(returns):
+        if index == len(returns) < calls:
             returns.append(reply)
         elif index == -1 and not failure:
             failure = f"{frame.get('e')}: {frame.get('m')}"[:500]  # pyright: ignore[reportUnknownMemberType]

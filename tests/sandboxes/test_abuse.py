@@ -124,6 +124,12 @@ OURS: list[tuple[str, str, dict[str, Any], str]] = [
         "fail",
     ),
     (
+        "frames-without-end",
+        "import os\ndef square(x):\n    while True: os.write(3, b'\\0\\0\\0\\1x')\n",
+        {**SQUARE, "limits": {"wall_s": 20, "cpu_s": 20}},
+        "error:output",
+    ),
+    (
         "frame-without-value",
         "import os\ndef square(x):\n    os.write(3, b'\\x00\\x00\\x00\\x07{\"i\":0}')\n    os._exit(0)\n",
         SQUARE,

@@ -239,3 +239,23 @@ def test_ten_thousand_jobs_leave_the_zygote_as_it_was(apart: bool) -> None:
         await sandbox.aclose()
 
     asyncio.run(run())
+
+
+def test_more_answers_than_calls_end_the_program() -> None:
+    sandbox = _open_landlock()
+    flood = "import os\ndef square(x):\n    while True: os.write(3, b'\\0\\0\\0\\1x' * 100)\n"
+    honest = "def square(x):\n    return x * x\n"
+    surplus = honest + "import os\nos.write(3, b'\\0\\0\\0\\0' * 2)\n"
+    calls = tuple(f'{{"fn": "square", "args": [{n}]}}' for n in (2, 3))
+    limits = JobLimits(wall_s=20, cpu_s=20)
+
+    async def run() -> None:
+        flooded = await sandbox.run(Job(source=flood, calls=calls, limits=limits))
+        assert (flooded.outcome, flooded.detail, flooded.returns) == ("output_limit", "returns", ())
+        one_more = await sandbox.run(Job(source=surplus, calls=calls, limits=limits))
+        assert (one_more.outcome, len(one_more.returns)) == ("output_limit", 1)
+        answered = await sandbox.run(Job(source=honest, calls=calls, limits=limits))
+        assert (answered.outcome, len(answered.returns)) == ("exited", 2)
+        await sandbox.aclose()
+
+    asyncio.run(run())

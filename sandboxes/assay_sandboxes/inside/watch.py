@@ -55,12 +55,14 @@ class Watch:
         *,
         kill: Callable[[int], None],
         reap: Callable[[], None],
+        calls: int = 0,
         forward: Callable[[bytes], None] | None,
         control: Callable[[], list[bytes] | None] | None,
         early: list[bytes],
     ) -> None:
         """Watch `pid`; `forward` sends the child's frames on at once, `control` gives the host's (None: it is gone).
 
+        Where nothing is forwarded, `calls` answers and one word of failure are kept, and a frame more ends the child.
         `early` are frames of the host that came together with the job.
         """
         self._pid = pid
@@ -69,6 +71,7 @@ class Watch:
         self._stdin = memoryview(stdin)
         self._kill = kill
         self._reap = reap
+        self._calls = calls
         self._forward = forward
         self._control = control
         self._early = early
@@ -235,12 +238,14 @@ class Watch:
                 with contextlib.suppress(KeyError):
                     self._poll.unregister(fd)
                 return
-            for body in self._reader.feed(data):
-                self._take(body)
             # After a length that no honest frame has, the reader drops everything: the answers so far are all.
-            if self._replied > MAX_REPLIES_BYTES:
-                self._report.outcome, self._report.detail = "output_limit", "returns"
-                return
+            for body in self._reader.feed(data):
+                self._replied += 4 + len(body)
+                surplus = self._forward is None and len(self._report.replies) > self._calls
+                if surplus or self._replied > MAX_REPLIES_BYTES:
+                    self._report.outcome, self._report.detail = "output_limit", "returns"
+                    return
+                self._take(body)
 
     def _send(self, fd: int) -> None:
         try:
@@ -256,7 +261,6 @@ class Watch:
                     end.shutdown(socket.SHUT_WR)
 
     def _take(self, body: bytes) -> None:
-        self._replied += len(body)
         self._call_started = time.monotonic()
         self._call_cpu = self._cpu()
         self._open_calls -= 1

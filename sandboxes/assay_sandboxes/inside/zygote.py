@@ -181,6 +181,7 @@ class Zygote:
             stdin,
             kill=self._kill_others,
             reap=self._reap_others,
+            calls=len(message.get("calls") or ()),
             forward=self._forward if relayed else None,
             control=self._control if relayed else None,
             early=self._said() if relayed else [],
