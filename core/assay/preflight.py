@@ -13,7 +13,7 @@ from assay.config.run import RlvrConfig
 from assay.contracts import Task
 from assay.discovery import default_cache_dir
 from assay.errors import ConfigError, SandboxError
-from assay.protocols import RolloutEngine, Sandbox
+from assay.protocols import PolicyOptimizer, RolloutEngine, Sandbox
 from assay.registry import Registry
 
 
@@ -40,6 +40,7 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
     for index, tracker in enumerate(config.trackers):
         checked(registry, "tracker", tracker.use, tracker.options, where=f"{where}: trackers[{index}]")
     tasks = read_tasks(registry, config.tasks, context, where=f"{where}: tasks")
+    _check_tags(config.rewards, tasks, where)
     check_golds(registry, config.rewards, tasks, context, where=f"{where}: tasks")
     held_out: list[Task] = []
     if config.evaluate is not None:
@@ -49,7 +50,7 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
         check_golds(registry, judges, held_out, context, where=f"{where}: evaluate.tasks")
         _check_apart(tasks, held_out, where=f"{where}: evaluate.tasks")
     _check_model(config, base_dir, where)
-    build(
+    optimizer: PolicyOptimizer = build(
         registry,
         "policy_optimizer",
         config.optimizer.use,
@@ -57,6 +58,12 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
         context,
         where=f"{where}: optimizer",
     )
+    least, group_size = optimizer.needs.group_size_min, config.engine.group_size
+    if group_size < least:
+        raise ConfigError(
+            f"{where}: engine.group_size: the optimizer {config.optimizer.use!r} compares the responses of a group and "
+            f"needs at least {least}; found {group_size}; raise it or choose an optimizer without a group baseline"
+        )
     return Plan(config, registry, context, tasks, held_out, notes=list(registry.problems))
 
 
@@ -148,6 +155,17 @@ def _check_model(config: RlvrConfig, base_dir: Path, where: str) -> None:
     from assay.training.model import find_model  # known to be installed now
 
     find_model(config.policy.model, base_dir=base_dir)
+
+
+def _check_tags(rewards: Sequence[RewardEntry], tasks: Sequence[Task], where: str) -> None:
+    """An entry that applies to no task is a mistake in its tag."""
+    for index, entry in enumerate(rewards):
+        if entry.when is not None and not any(entry.applies(task.tags) for task in tasks):
+            tags = sorted({tag for task in tasks for tag in task.tags})
+            raise ConfigError(
+                f"{where}: rewards[{index}].when: no task has the tag {', '.join(entry.when.tags)}; "
+                f"the tasks have {', '.join(tags[:8]) or 'no tags'}"
+            )
 
 
 def _check_apart(tasks: Sequence[Task], held_out: Sequence[Task], *, where: str) -> None:

@@ -1,7 +1,9 @@
 """Finds components by kind and name among the installed plugins; imports a plugin only when a part of it is needed."""
 
+import contextlib
 import importlib
 import logging
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -144,7 +146,9 @@ class Registry:
     def _import(self, plugin: Plugin) -> ModuleType:
         if plugin.module not in self._modules:
             try:
-                self._modules[plugin.module] = importlib.import_module(plugin.module)
+                # What a plugin prints at import must not mix with results on stdout.
+                with contextlib.redirect_stdout(sys.stderr):
+                    self._modules[plugin.module] = importlib.import_module(plugin.module)
             # Whatever a plugin raises at import is reported as that plugin's failure, with the cause chained.
             except (Exception, SystemExit) as error:
                 raise PluginError(f"plugin {plugin.title}: not loaded: {type(error).__name__}: {error}") from error

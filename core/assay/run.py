@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay import runs
-from assay.config.load import dump_config
+from assay.config.load import dump_config, load_config
 from assay.config.refs import build
 from assay.config.run import EvaluateConfig, RlvrConfig
 from assay.contracts import Reward, Rollout, RunInfo, RunOutcome, Sampling, ScoredGroup, Task, UpdateReport, WeightsRef
@@ -68,14 +68,19 @@ async def atrain(
     """
     async with AsyncExitStack() as stack:
         stored = None
+        folder_of_paths = Path(config.base_dir) if config.base_dir else base_dir or Path.cwd()
+        config = config.model_copy(update={"base_dir": str(folder_of_paths.absolute())})
         if resume is not None:  # before anything slow: a run that is in use elsewhere is refused at once
             stored = RunStore.open(resume)
             stack.callback(stored.close)
-        plan = plan_training(config, base_dir=base_dir or Path.cwd(), where=config.name)
+            _check_unchanged(config, resume)
+        plan = plan_training(config, base_dir=folder_of_paths, where=config.name)
         for note in plan.notes:
             emit({"event": "note", "text": note})
         policy = _load_policy(plan)
         plan.context.policy = policy
+        async with open_panel(config.rewards, registry=plan.registry, judging=config.judging, context=plan.context):
+            pass  # every source can be built, the ones in worker processes included; nothing is left behind if not
         if dry_run:
             return None
         folder = resume or runs.new_run_folder(Path(config.runs_dir), config.name)
@@ -94,6 +99,22 @@ async def atrain(
         session = await _Session.open(plan, info, folder, stored, stack, emit, resumed=resume is not None)
         await session.run()
     return folder
+
+
+MAY_CHANGE = frozenset({"steps", "minutes", "checkpoint", "trackers", "runs_dir", "base_dir", "judging"})
+"""Keys that a resumed run may have otherwise than when it began; every other one would make the log a lie."""
+
+
+def _check_unchanged(config: RlvrConfig, folder: Path) -> None:
+    """Raise `ConfigError` where the config differs from the run's own in anything that decides what the run is."""
+    began = load_config(folder / runs.CONFIG)
+    now, then = config.model_dump(mode="json"), began.model_dump(mode="json")
+    changed = [key for key in now if key not in MAY_CHANGE and now[key] != then.get(key)]
+    if changed:
+        raise ConfigError(
+            f"--resume: {folder} was begun with another {', '.join(changed)}; resume with the config that it began "
+            f"with ({folder / runs.CONFIG}), or start a new run"
+        )
 
 
 def _load_policy(plan: Plan) -> "PolicyModel":
@@ -200,6 +221,8 @@ class _Session:
     decided: Decided
     observers: Observers
     trackers: list[Any]
+    trained_groups: int = 0
+    """Groups that any update of this process was made of."""
 
     @classmethod
     async def open(
@@ -233,12 +256,6 @@ class _Session:
         optimizer = build(
             registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, context, where="optimizer"
         )
-        least, group_size = optimizer.needs.group_size_min, config.engine.group_size
-        if group_size < least:
-            raise ConfigError(
-                f"engine.group_size: the optimizer {config.optimizer.use!r} compares the responses of a group and "
-                f"needs at least {least}; found {group_size}; raise it or choose an optimizer without a group baseline"
-            )
         policy = context.policy
         assert policy is not None
         trainer = Trainer(
@@ -339,6 +356,7 @@ class _Session:
         for ticket, _, _ in report.batch.decisions:
             self.decided.add(ticket.number)
         line = step_line(report, self.panel.metrics())
+        self.trained_groups += line["kept_groups"]
         runs.append_line(self.folder / runs.METRICS, line)
         numbers = {key: float(value) for key, value in line.items() if isinstance(value, int | float)}
         self.observers.updated(UpdateReport(step=report.step, version=report.step, metrics=numbers))
@@ -429,6 +447,8 @@ class _Session:
             tracker.close()
         self.observers.run_finished(self.info, outcome)
         report = write_report(self.folder, store=self.store)
+        if outcome.status == "done" and self.loop.step and not self.trained_groups:
+            self.emit({"event": "alert", "text": "no step had anything to learn from; see: assay show --status failed"})
         self.emit({"event": "done", "run": self.info.id, "report": str(report), **outcome.model_dump()})
 
 

@@ -1,6 +1,7 @@
 """Judges the answers of a file: rows become tasks and rollouts, and a panel does the rest."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +75,8 @@ def read_answers(data: ScoreData) -> Answers:
             answers.items.append(item)
         except BadRowError as problem:
             if data.on_bad_row == "stop":
-                raise BadRowError(f"{problem}. Fix the row, or use --on-bad-row skip", problem.line) from problem
+                message = str(problem).rstrip(". ")
+                raise BadRowError(f"{message}. Fix the row, or use --on-bad-row skip", problem.line) from problem
             skipped.append(str(problem))
     if answers is None or not answers.items:
         first = f"; first problem: {skipped[0]}" if skipped else ""
@@ -198,9 +200,11 @@ def parse_reward(text: str) -> dict[str, Any]:
     name = text
     if found:
         try:
-            weight, name = float(last), head
+            number = float(last)
         except ValueError:
-            weight, name = 1.0, text
+            number = math.nan
+        if math.isfinite(number):
+            weight, name = number, head
     if not name:
         raise ConfigError(f"-r {text}: no source is named; write -r NAME, -r NAME:WEIGHT or -r FILE.py:FUNCTION")
     if ":" in name:

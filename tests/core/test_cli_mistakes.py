@@ -164,3 +164,38 @@ def test_without_torch_the_demo_judges_scripted_answers_and_names_the_extra(
     assert {row["verdicts"][0]["status"] for row in rows} == {"scored", "abstained"}
     assert [row["reward"] for row in rows[:2]] == [1.0, 1.0]
     assert rows[3]["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("rewards.0={use='python', path='mine.py:missing'}", "missing"),
+        ("rewards.0={use='math', when={tag='geometry'}}", "rewards[0].when: no task has the tag geometry"),
+        ("policy.device=nowhere", "policy.device: 'nowhere' cannot be used here"),
+        ("name='../elsewhere'", "name"),
+    ],
+)
+def test_the_dry_run_builds_what_a_run_would_build(
+    folder: Path, capsys: pytest.CaptureFixture[str], setting: str, sentence: str
+):
+    (folder / "mine.py").write_text("def there(task, rollout): ...\n", encoding="utf-8")
+    assert sentence in refused(capsys, "train", "rlvr.toml", "--dry-run", "--set", setting)
+    assert sentence in refused(capsys, "train", "rlvr.toml", "--set", setting)
+
+
+def test_a_damaged_weights_file_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]):
+    broken = folder / "broken"
+    broken.mkdir()
+    for path in (folder / "model").iterdir():
+        (broken / path.name).write_bytes(path.read_bytes()[: 500 if path.name == "model.safetensors" else None])
+    assert "broken" in refused(capsys, "train", "rlvr.toml", "--set", "policy.model=broken")
+
+
+@pytest.mark.parametrize(
+    ("out", "sentence"), [("data.jsonl", "that is the data file itself"), ("no/x.jsonl", "does not")]
+)
+def test_verdicts_never_overwrite_the_data(folder: Path, capsys: pytest.CaptureFixture[str], out: str, sentence: str):
+    data = folder / "data.jsonl"
+    data.write_text('{"problem": "1+1=", "completion": "2", "answer": "2"}\n', encoding="utf-8")
+    assert sentence in refused(capsys, "score", "data.jsonl", "-r", "math", "--out", out)
+    assert data.read_text(encoding="utf-8").startswith('{"problem"')

@@ -129,6 +129,11 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_weights(model: 
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
+    changed = start(other, "--resume", "--set", "seed=4", "--set", "optimizer.learning_rate=0.1")
+    _, err = changed.communicate(timeout=120)
+    assert changed.returncode == 2
+    assert "was begun with another seed, optimizer" in err
+
     process = start(other, "--resume")
     read_until(process, "step")
     process.send_signal(signal.SIGINT)

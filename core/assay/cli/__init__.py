@@ -22,9 +22,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("assay.cli.demo:demo", "Train a tiny model for a few steps on this machine and write a report."),
-    "train": Command(
-        "assay.cli.train:train", "Run a config: reinforcement learning, supervised or preference training."
-    ),
+    "train": Command("assay.cli.train:train", "Run a config: reinforcement learning from verified rewards."),
     "score": Command("assay.cli.score:score", "Judge the answers of a file, or of a stored run again."),
     "audit": Command("assay.cli.audit:audit", "Try a verifier on data, or look for suspects in a run."),
     "check": Command("assay.cli.check:check", "Run the conformance suite of one component."),

@@ -71,6 +71,7 @@ def score(
     for problem in answers.bad[:3]:
         note(f"skipped {problem}")
     note(_read_line(answers))
+    output = _output(settings)
     folder = runs.new_run_folder(Path(settings.runs_dir), settings.name)
     info = RunInfo(
         id=folder.name,
@@ -81,7 +82,6 @@ def score(
         plugins=registry.versions(),
     )
     (folder / runs.CONFIG).write_text(dump_config(settings), encoding="utf-8")
-    output = Path(settings.output.path) if settings.output else Path(f"{_stem(settings.data.path)}.scored.jsonl")
     with RunStore.create(folder, info) as store:
         results = asyncio.run(_judge(settings, answers, registry, context, store, output, json_))
         (folder / runs.OUTCOME).write_text(RunOutcome(status="done", steps=0).model_dump_json(), encoding="utf-8")
@@ -132,6 +132,16 @@ def _settings(
     parsed = parse_config(tree, where="assay score")
     assert isinstance(parsed, ScoreConfig)
     return parsed
+
+
+def _output(settings: ScoreConfig) -> Path:
+    """Where the verdicts go; never the data itself."""
+    output = Path(settings.output.path) if settings.output else Path(f"{_stem(settings.data.path)}.scored.jsonl")
+    if output.resolve() == Path(settings.data.path).resolve():
+        raise ConfigError(f"--out {output}: that is the data file itself; name another file")
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(f"--out {output}: the folder {output.parent} does not exist; make it first")
+    return output
 
 
 async def _judge(

@@ -1,6 +1,6 @@
 """The config tree: one frozen model per `kind`; unknown keys are errors."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -97,7 +97,7 @@ class EvaluateConfig(Table):
     """0 is greedy."""
     every_steps: int = Field(default=0, ge=0)
     """Evaluate each so many steps; 0 is before and after only."""
-    pass_at: tuple[int, ...] = (1,)
+    pass_at: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
     """k of pass@k; each at most `samples`."""
     strategy_template: str = "The answer is {answer}"
     """How constant and copying answers are written out, to be compared with the policy under the same source."""
@@ -127,8 +127,10 @@ class PluginsConfig(Table):
 
 
 class _Run(Table):
-    name: str
-    """Name of the run; default the file name."""
+    name: str = Field(pattern=r"^\w[\w.+-]*$")
+    """Name of the run, which its folder begins with; default the file name."""
+    base_dir: str | None = None
+    """Folder that relative paths of tasks, models and local files are relative to; default the config file's."""
     seed: int = 7
     runs_dir: str = "runs"
     """Folder that run folders are made in, relative to the working directory."""

@@ -15,8 +15,10 @@ CORRECT_FROM = 0.5
 
 
 def rollout_status(reward: Reward) -> Literal["scored", "abstained", "failed"]:
-    """The worst status among a reward's parts."""
-    statuses = {part.status for part in reward.parts}
+    """The worst status among the parts of the `reward` channel; *abstained* where no source applied at all."""
+    statuses = {part.status for part in reward.parts if part.channel == "reward"}
+    if not statuses:
+        return "abstained"
     if "failed" in statuses:
         return "failed"
     return "abstained" if "abstained" in statuses else "scored"

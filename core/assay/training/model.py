@@ -177,6 +177,7 @@ def load_policy(
     folder = obtain_model(name, cache_dir=cache_dir, base_dir=base_dir)
     try:
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise ConfigError(
@@ -187,13 +188,19 @@ def load_policy(
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise ConfigError(
                 f"model {name!r}: cannot be loaded from {folder}: {str(error).strip().partition(chr(10))[0]}"
             ) from error
-    placed = torch.device(device)
     untyped: Any = model
-    policy = PolicyModel(untyped.to(placed).eval(), tokenizer, placed, name, str(folder))
+    try:
+        placed = torch.device(device)
+        untyped = untyped.to(placed)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"policy.device: {device!r} cannot be used here: {str(error).strip().partition(chr(10))[0]}; use 'cpu'"
+        ) from error
+    policy = PolicyModel(untyped.eval(), tokenizer, placed, name, str(folder))
     if not policy.end_ids:
         raise ConfigError(f"model {name!r}: no end token in {folder}: set eos_token in tokenizer_config.json")
     return policy
