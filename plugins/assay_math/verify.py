@@ -1,6 +1,7 @@
 """The math verifier: a gold that was read once, a response, and a verdict that says what it rests on."""
 
 import asyncio
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, cast
@@ -9,17 +10,22 @@ from pydantic import JsonValue, ValidationError
 
 from assay.component import BuildContext, Workers
 from assay.contracts import Candidate, Evidence, Limits, ResourceLimits, Task, Verdict
+from assay_math import algebra
 from assay_math.choices import chosen, gold_letter, option_texts
 from assay_math.decisions import Decision
 from assay_math.equivalence import compare
+from assay_math.expression import Node
 from assay_math.extract import extract
 from assay_math.forms import allowed, is_echo, is_unevaluated
 from assay_math.found import Extraction, Missing
 from assay_math.options import MathPolicy
+from assay_math.polynomials import TooCostlyError, UndefinedError
 from assay_math.reading import Answer, read, text_form
 
+_ARITHMETIC = frozenset({"number", "add", "multiply", "negate", "divide", "power", "mixed", "percent", "constant"})
 _SOLUTION_MARKS = ("\\boxed", "####")
 _MAX_GOLDS = 65_536
+_MAX_GOLD_BITS = 13_000  # some 3,900 digits: what a reference may have by default, and what Python writes out
 _PERCENT = re.compile(r"\b(?:what|which|how many|the|a)\s+(?:\w+\s+)?(?:percent|percentage|per cent)\b", re.IGNORECASE)
 DEEP = "assay_math.deep:equivalent"
 
@@ -71,6 +77,8 @@ def read_gold(reference: JsonValue, policy: MathPolicy | None = None, *, task: T
     answer = read(text, max_chars=policy.max_answer_chars)
     if answer.node is None:
         return BadGold("gold_unparseable", f"{text[:80]!r}: {answer.problem}")
+    if (undefined := _without_value(answer.node)) is not None:
+        return BadGold("gold_unparseable", f"{text[:80]!r} has no value: {undefined}")
     words = len(answer.text.split())
     if answer.node.op == "text" and words > policy.max_text_words:
         return BadGold(
@@ -85,6 +93,19 @@ def read_gold(reference: JsonValue, policy: MathPolicy | None = None, *, task: T
     if policy.percent == "auto":
         policy = policy.model_copy(update={"percent": "bare" if _asks_percent(answer, prompt) else "value"})
     return Gold(answer, letter, tuple(options.items()), policy, prompt)
+
+
+def _without_value(node: Node) -> str | None:
+    """Why a single number has no value (`1/0`), or None."""
+    if any(part.op not in _ARITHMETIC for part in node.walk()):
+        return None
+    try:
+        algebra.form(node)
+    except UndefinedError as error:
+        return str(error)
+    except TooCostlyError:
+        return None
+    return None
 
 
 def _asks_percent(answer: Answer, prompt: str) -> bool:
@@ -105,8 +126,12 @@ def _as_text(reference: JsonValue) -> str | BadGold:
         bad = next((part for part in parts if isinstance(part, BadGold)), None)
         return bad or ", ".join(cast("list[str]", parts))
     if isinstance(reference, int):
+        if reference.bit_length() > _MAX_GOLD_BITS:
+            return BadGold("gold_unparseable", f"an integer of {reference.bit_length()} bits")
         return str(reference)
     if isinstance(reference, float):
+        if not math.isfinite(reference):
+            return BadGold("gold_unparseable", f"{reference!r} is no finite number")
         return str(int(reference)) if reference.is_integer() else repr(reference)
     if any(mark in reference for mark in _SOLUTION_MARKS):
         found = extract(reference, MathPolicy(rules=("boxed", "hashes")))

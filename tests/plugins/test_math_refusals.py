@@ -1,8 +1,9 @@
 r"""Answers that only look like the gold: each refusal beside the fair answer that it must not touch."""
 
 import pytest
+from pydantic import JsonValue
 
-from assay_math.verify import Gold, read_gold, verify
+from assay_math.verify import BadGold, Gold, read_gold, verify
 
 
 def value(gold: str, response: str) -> float | None:
@@ -44,3 +45,14 @@ def test_a_space_inside_a_mixed_number_is_kept(gold: str, answer: str, expected:
 )
 def test_what_has_no_value_never_cancels(gold: str, answer: str, expected: float | None) -> None:
     assert value(gold, f"\\boxed{{{answer}}}") == expected
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [10**5000, [1, 10**5000], float("nan"), float("inf"), "1/0", "0^0"],
+    ids=["long", "long in a list", "nan", "inf", "1/0", "0^0"],
+)
+def test_a_reference_without_a_value_is_a_bad_gold(reference: JsonValue) -> None:
+    gold = read_gold(reference)
+    assert isinstance(gold, BadGold)
+    assert gold.reason == "gold_unparseable"
