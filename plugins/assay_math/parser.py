@@ -28,6 +28,7 @@ from assay_math.vocabulary import (
 
 _INTEGER = re.compile(r"\d+")
 _LEAD_IN = re.compile(
+    r"(?!.*\b(?:wrong|incorrect|false|not|never|except|up to|next to|close to|at least|at most)\b)"
     r"(?:.*\b(?:answer|is|are|equals?|be|to|about|approximately)|.*[:=：]|(?:thus|so|therefore|hence),?)\s*",
     re.I | re.S,
 )

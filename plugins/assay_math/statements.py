@@ -45,7 +45,24 @@ _NOT_CLOSING = re.compile(
     re.IGNORECASE,
 )
 _BOUND = re.compile(
-    r"\b(?:than|at least|at most|not|no|under|over|below|above|up to|exceeds?|nearly|almost)\s*\$?$", re.IGNORECASE
+    r"\b(?:than|at least|at most|not|no|under|over|below|above|up to|exceeds?|nearly|almost|roughly|"
+    r"negative|minus|half of|double|twice|triple|(?:root|multiple|factor|divisor|power|square|cube) of|except)\s*\$?$",
+    re.IGNORECASE,
+)
+_NEGATIVE = re.compile(r"(?:negative|minus)\s+(?=[$€£¥]?\d)", re.IGNORECASE)
+_FILLER = re.compile(
+    r"(?:[\W_]|\b(?:an?|the|total|sum|of|exactly|equal|equals|to|about|approximately|found|given|by|only|at|in|as|that|it|"
+    r"you|we|she|he|they|is|are|x|y|n|final|result|value|number|answer|choice|option)\b)*",
+    re.IGNORECASE,
+)
+_OPERATOR = re.compile(
+    r"\s+(?:squared\b|cubed\b|factorial\b|divided\b|multiplied\b|increased\b|decreased\b|(?:times|plus|minus|over|more\s+than|less\s+than|"
+    r"(?:raised\s+)?to\s+the|choose|mod|modulo)\s+\S)",
+    re.IGNORECASE,
+)
+_CONDITION = re.compile(r"\W*\d[^.\n]*?\b(?:if|when|for|unless)\b", re.IGNORECASE)
+_OTHER_CASE = re.compile(
+    r"(?:[,;]|\b(?:and|but|or))\s*\$?-?\d\S*\s+(?:if|when|for|otherwise|else|unless)\b", re.IGNORECASE
 )
 _CHOSEN = re.compile(r"\b(?i:option|choose|choice|pick|select|选)\s*:?\s*\(?([A-J])\)?\W*$")
 _NO_QUANTITY = re.compile(r"\b(?:score|reward|grade|points?|correct|wrong)\b|[\"{}<>]", re.IGNORECASE)
@@ -71,13 +88,34 @@ def phrase(response: str, start: int, end: int, prompt: str, choices: bool) -> E
         return None
     head = _HEAD.match(line)
     offset = begin + (head.end() if head else 0)
-    found = _candidate(response[offset : begin + len(line)], offset, "phrase", choices)
+    line = line[offset - begin :]
+    negative = _NEGATIVE.match(line)
+    if negative is not None:
+        value = _candidate(line[negative.end() :], offset + negative.end(), "phrase", choices)
+        return value and value._replace(text=f"-{value.text}", start=offset)
+    condition = _CONDITION.match(line)
+    if condition is not None and _OTHER_CASE.search(line, condition.end()):
+        return Missing("another answer in another case")
+    found = _candidate(line, offset, "phrase", choices)
     if found is not None and not choices and " " in found.text and _NUMBER.search(found.text):
         answer = read(found.text) if len(found.text) < 300 else None
         if answer is not None and answer.node is not None and answer.node.op == "text":
+            if not _states_plainly(found.text):
+                return found
             stated = _stated_value(found.text, offset)
             return stated._replace(rule="phrase") if stated else found
     return found
+
+
+def _states_plainly(text: str) -> bool:
+    """Whether the first number in `text` is its value: known words before it, or a verb, and no operation behind it."""
+    number = _NUMBER.search(text)
+    if number is None:
+        return True
+    if _OPERATOR.match(text, number.end()):
+        return False
+    before = text[: number.start()].rstrip("$€£¥\\({[ ")
+    return _FILLER.fullmatch(before) is not None or _STATES.search(text) is not None
 
 
 def _is_echo(response: str, begin: int, prompt: str) -> bool:
@@ -257,6 +295,9 @@ def _candidate(raw: str, place: int, rule: str, choices: bool) -> Extraction | N
 def _leading_quantity(text: str) -> str:
     """The quantity that language begins with (`34 hours on yoga in 4 weeks`), unless alternatives follow it."""
     match = _LEADING.match(text)
+    number = _NUMBER.match(text)
+    if number is not None and _OPERATOR.match(text, number.end()):
+        return text
     if match is None or match.end() == len(text) or _ALTERNATIVES.search(text, match.end()):
         return text
     answer = read(text) if len(text) < 300 else None

@@ -122,6 +122,18 @@ _NOT_UNITS = frozenset(
         "answer",
         "reward",
         "score",
+        "plus",
+        "minus",
+        "over",
+        "divided",
+        "multiplied",
+        "factorial",
+        "otherwise",
+        "modulo",
+        "unless",
+        "perhaps",
+        "possibly",
+        "alternatively",
     ]
 )
 
@@ -146,7 +158,7 @@ def may_be_unit(phrase: str) -> bool:
     words = phrase.split()
     if _BARE_DIGITS.search(phrase):
         return False
-    if not words or len(words) > 6 or len(phrase) > 60:
+    if not words or len(words) > 6 or len(phrase) > 60 or phrase.lower().strip(" .") in ("squared", "cubed"):
         return False
     return not any(word.lower().strip(".,()") in _NOT_UNITS for word in words)
 

@@ -56,3 +56,39 @@ def test_a_reference_without_a_value_is_a_bad_gold(reference: JsonValue) -> None
     gold = read_gold(reference)
     assert isinstance(gold, BadGold)
     assert gold.reason == "gold_unparseable"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "negative 8", "minus 8", "double 8", "half of 8", "roughly 8", "a multiple of 8", "the square root of 8",
+        "anything except 8", "8 squared", "8 cubed", "8 factorial", "8 times 2", "8 plus 2", "8 minus 2",
+        "8 divided by 2", "8 over 3", "8 more than 2", "8 if x>0 and 9 otherwise", "8 when n is even, 9 when n is odd",
+    ],
+)  # fmt: skip
+def test_words_that_change_a_number_are_no_filler(said: str) -> None:
+    assert value("8", f"The answer is {said}.") in (0.0, None)
+
+
+@pytest.mark.parametrize("inside", ["\\text{up to }8", "8\\text{ squared}", "\\text{wrong: }8"])
+def test_words_in_a_box_that_change_a_number_are_no_label(inside: str) -> None:
+    assert value("8", f"\\boxed{{{inside}}}") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "response"),
+    [
+        ("-8", "The answer is negative 8."),
+        ("-8", "The answer is minus 8."),
+        ("8", "The answer is simply 8."),
+        ("8", "The answer is 8 apples."),
+        ("8", "The answer is a total of 8 apples."),
+        ("8", "The answer is equal to 8."),
+        ("8", "The answer is 8 times."),
+        ("8", "The answer is 8 hours on yoga in 4 weeks."),
+        ("8", "\\boxed{\\text{Answer: }8}"),
+        ("8", "\\boxed{8\\text{ apples}}"),
+    ],
+)
+def test_labels_and_units_stay_fair(gold: str, response: str) -> None:
+    assert value(gold, response) == 1.0
