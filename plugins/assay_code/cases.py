@@ -65,7 +65,8 @@ class StdioCase(_Part):
     """One input and its output."""
 
     stdin: str = ""
-    stdout: str = ""
+    stdout: str
+    """The output; with mode `checker` only a reference that the checker may look at, and empty where there is none."""
 
 
 class CallCase(_Part):
@@ -73,7 +74,8 @@ class CallCase(_Part):
 
     args: list[JsonValue] = Field(default_factory=list[JsonValue])
     kwargs: dict[str, JsonValue] = Field(default_factory=dict)
-    expect: JsonValue = None
+    expect: JsonValue
+    """The value, never left out: a case without one would ask for None."""
 
 
 class StdioTests(_Part):

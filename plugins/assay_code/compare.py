@@ -9,7 +9,8 @@ from typing import Any, Literal
 Mode = Literal["tokens", "lines", "exact", "float", "unordered", "checker"]
 _SPACE = " \t\r\n\f\v"
 _BLANKS = re.compile(f"[{_SPACE}]+")
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE = frozenset({"nan", "inf", "infinity"})
 _MAX_DIGITS = 400
 
 
@@ -74,9 +75,16 @@ def same_output(expected: str, actual: str, rule: OutputRule) -> bool:
 def _close_tokens(wanted: str, found: str, rule: OutputRule) -> bool:
     left, right = _number(wanted), _number(found)
     if left is None or right is None:
-        # Not both numbers: equal as written, unless one of them is a NaN, which equals nothing.
-        return wanted == found and wanted.lower().lstrip("+-") != "nan"
+        # Not both finite numbers: equal as written, unless it is a number, or its name, that is not finite.
+        return wanted == found and not _not_finite(wanted)
     return _close(left, right, rule.abs_tol, rule.rel_tol)
+
+
+def _not_finite(token: str) -> bool:
+    """Whether the token names a NaN or an infinity, or is a number beyond the range of a double."""
+    return token.lower().lstrip("+-") in _NOT_FINITE or (
+        _NUMBER.fullmatch(token) is not None and not math.isfinite(float(token))
+    )
 
 
 def _number(token: str) -> float | None:

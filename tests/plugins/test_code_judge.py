@@ -106,8 +106,10 @@ def test_no_program_is_the_candidates_fault(judge: Judge) -> None:
         ({"kind": "quiz"}, "facts.tests"),
         ({**DOUBLE, "limits": {"wall_s": -1}}, "facts.tests.limits.wall_s"),
         ({**DOUBLE, "limits": {"wall_h": 1}}, "facts.tests.limits.wall_h"),
+        ({"kind": "call", "fn": "f", "cases": [{"args": [1]}]}, "facts.tests.cases.0.expect: Field required"),
+        ({"kind": "stdio", "cases": [{"stdin": "1"}]}, "facts.tests.cases.0.stdout: Field required"),
         ({"kind": "assert", "code": "assert f("}, "facts.tests.code: not Python"),
-        ({"kind": "stdio", "cases": [{"stdin": "1"}] * 1001}, "max_tests = 1000"),
+        ({"kind": "stdio", "cases": [{"stdin": "1", "stdout": "2"}] * 1001}, "max_tests = 1000"),
         ({**DOUBLE, "compare": {"mode": "checker", "checker": "x = 1"}}, "defines no function"),
     ],
 )
