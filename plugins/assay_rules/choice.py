@@ -27,10 +27,13 @@ _PHRASE = re.compile(
 )
 _STATEMENTS = 100  # so many statements are looked at, from the end; a text with more unreadable ones states nothing
 _LINE = 500  # characters of a last line that may conclude something
+_TAIL = 5000  # characters at the end in which options may be gone through, one a line
 _BOX = re.compile(r"\\boxed\s*\{|\\fbox\s*\{")
 _DECORATION = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox|rm|bf)\b\s*|[*$`\"'\u201c\u201d{}]|\\[(),!\[\]]")
 _DENIAL = re.compile(r"(?:not|none|neither|no|unknown|unclear|undecided|impossible|i do|i don|don)\b", re.IGNORECASE)
-_DOUBT = re.compile(r"^\W*(?:or|and)\b|\b(?:wait|actually|sorry|instead|maybe|perhaps)\b", re.IGNORECASE)
+_DOUBT = re.compile(
+    r"^\W*(?:or|and)\b|\b(?:wait|actually|sorry|instead|maybe|perhaps|possibly|alternatively)\b", re.IGNORECASE
+)
 _JOIN = re.compile(r"\s*(?:,|/|;|&|\bor\b|\band\b)\s*(?:(?:or|and)\b\s*)?", re.IGNORECASE)
 _CLOSING = re.compile(
     r"\b(?:so|therefore|thus|hence|which is|it is|it's|it must be)\s*,?\s*(?=\S{1,12}\s*\Z)", re.IGNORECASE
@@ -133,13 +136,33 @@ class Choices:
         for content, is_phrase in _statements(zone):
             reading = self.read(content)
             if reading is not None:
-                return reading
+                return None if is_phrase and self._goes_on(zone, content, reading) else reading
             if is_phrase and _DENIAL.match(_plain(content)):
                 break
         # Without a statement, a closing line counts only if it is a choice and nothing else, or ends as a conclusion.
         last = zone.rstrip().rpartition("\n")[2]
         whole = self.read(last, alone=True) if len(last) <= _LINE else None
-        return whole or self._concluded(last[-_LINE:])
+        if whole is not None:
+            return None if self._echoes(zone, whole) else whole
+        return self._concluded(last[-_LINE:])
+
+    def _echoes(self, zone: str, last: Reading) -> bool:
+        """Whether the closing lines go through several options, one a line, and the last is chosen no second time."""
+        before: set[frozenset[str]] = set()
+        lines = [line for line in zone[-_TAIL:].split("\n") if line.strip()]
+        for line in reversed(lines[:-1]):
+            reading = self.read(line, alone=True) if len(line) <= _LINE else None
+            if reading is None:
+                break
+            before.add(reading.labels)
+        return bool(before) and last.labels not in before
+
+    def _goes_on(self, zone: str, content: str, reading: Reading) -> bool:
+        """Whether nothing but other options, one a line, follows the stated `content` to the end."""
+        after = zone[zone.rfind(content) + len(content) :]
+        lines = [line for line in after.split("\n") if line.strip()] if len(after) <= _TAIL else []
+        readings = [self.read(line, alone=True) for line in lines]
+        return bool(readings) and all(each is not None and each.labels != reading.labels for each in readings)
 
     def read(self, content: str, *, alone: bool = False) -> Reading | None:
         """What the text of one statement chooses; with `alone`, nothing may stand beside the choice."""
