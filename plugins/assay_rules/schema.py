@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -77,6 +78,7 @@ def _validator(schema: JsonValue) -> "Validator":
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> "Validator":
+    from jsonschema import validators
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for
     from jsonschema_specifications import REGISTRY
@@ -88,7 +90,21 @@ def _compiled(text: str) -> "Validator":
     except SchemaError as error:
         raise BadSchemaError(f"the schema is invalid at {error.json_path}: {error.message[:200]}") from error
     # Only the specifications themselves are known: a schema never makes this process read another address.
-    return kind(schema, registry=REGISTRY)
+    extend: Callable[..., Callable[..., Validator]] = cast("Any", validators).extend
+    return extend(kind, {"multipleOf": _multiple_of})(schema, registry=REGISTRY)
+
+
+def _multiple_of(validator: Any, step: float, value: Any, _schema: Any) -> "Iterable[ValidationError]":
+    """The keyword as the numbers are written: 0.3 is a multiple of 0.1, though their doubles leave a remainder."""
+    from jsonschema.exceptions import ValidationError
+
+    if validator.is_type(value, "number") and (_written(value) / _written(step)).denominator != 1:
+        yield ValidationError(f"{value!r} is not a multiple of {step!r}")
+
+
+def _written(number: float) -> Fraction:
+    """The exact value of the shortest decimal that stands for `number`."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 
 def _validated(validator: "Validator", value: Any) -> Verdict:

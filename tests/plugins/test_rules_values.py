@@ -179,3 +179,23 @@ def test_no_schema_makes_the_verifier_raise(schema: Any, text: str) -> None:
     component = component_from("assay_rules", "reward_source", "json-schema")
     verdict = judge_text(component, text, facts={"schema": schema})
     assert verdict.status == "scored" or (verdict.reason, verdict.fault) == ("schema_invalid", "ours")
+
+
+@pytest.mark.parametrize(
+    ("step", "text", "score"),
+    [
+        (0.1, "0.3", 1.0),
+        (0.1, "0.30000000000000004", 0.0),
+        (0.01, "19.99", 1.0),
+        (0.01, "19.999", 0.0),
+        (0.1, "7", 1.0),
+        (3, "9.0", 1.0),
+        (3, "10", 0.0),
+        (1e-300, "1e300", 1.0),
+        (0.5, str(10**400), 1.0),
+    ],
+)
+def test_multiples_are_decided_as_the_numbers_are_written(step: float, text: str, score: float) -> None:
+    component = component_from("assay_rules", "reward_source", "json-schema")
+    verdict = judge_text(component, text, facts={"schema": {"multipleOf": step}})
+    assert (verdict.status, verdict.value) == ("scored", score)
