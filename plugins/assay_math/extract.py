@@ -4,6 +4,8 @@ Everything is linear in the text: boxes are matched by one scan over braces, phr
 substring searches, and no pattern can backtrack over more than a line. What is found says by which rule, and where.
 """
 
+import re
+
 from assay_math.boxes import boxed
 from assay_math.found import Extraction, Missing
 from assay_math.options import MathPolicy
@@ -21,6 +23,22 @@ def zone(response: str, policy: MathPolicy) -> tuple[int, int] | Missing:
         if policy.think_open and response.find(policy.think_open, start) >= 0:
             return Missing("the reasoning never ends")
     return max(start, len(response) - policy.tail_chars), len(response)
+
+
+_OFFERED = re.compile(
+    r"(?:[\s$*]|\\[)\]])*[(.,;]?\s*(?:but\s+|and\s+)?(?:\(\s*)?"
+    r"(?:or\b(?:\s+(?:alternatively|possibly|perhaps|maybe)\b)?|alternatively\b|possibly\b|perhaps\b|maybe\b|"
+    r"(?:it\s+)?(?:may|might|could)\s+(?:also\s+)?be\b),?\s*(?:\$|\\\()?\s*"
+    r"(?P<value>[-+−]?\d++(?:[.,/]\d++)*+)(?=\s*(?:\$|\\\))?\s*(?:[).,;!?\n]|$))",
+    re.IGNORECASE,
+)
+_OFFER_CHARS = 120
+
+
+def offered(response: str, found: Extraction) -> str | None:
+    """The number that stands behind the answer as another one (`(or 5)`, `, but it may be 5`), or None."""
+    match = _OFFERED.match(response[found.end : found.end + _OFFER_CHARS])
+    return match["value"] if match is not None else None
 
 
 def extract(response: str, policy: MathPolicy, *, prompt: str = "", choices: bool = False) -> Extraction | Missing:

@@ -12,10 +12,11 @@ from assay.component import BuildContext, Workers
 from assay.contracts import Candidate, Evidence, Limits, ResourceLimits, Task, Verdict
 from assay_math import algebra
 from assay_math.choices import chosen, gold_letter, option_texts
+from assay_math.decimals import rounds
 from assay_math.decisions import Decision
 from assay_math.equivalence import compare
 from assay_math.expression import Node
-from assay_math.extract import extract
+from assay_math.extract import extract, offered
 from assay_math.forms import allowed, is_echo, is_unevaluated
 from assay_math.found import Extraction, Missing
 from assay_math.options import MathPolicy
@@ -165,9 +166,7 @@ def judge_text(gold: Gold, response: str) -> Verdict | Pending:
             return _scored(gold, found, Decision("different", refusal))
     if not policy.unevaluated and is_unevaluated(answer.node) and not is_unevaluated(gold.answer.node):
         return _abstain("unevaluated", "it leaves an integral, a sum, a product or a limit to be worked out", found)
-    decision = compare(gold.answer, answer, policy)
-    if decision.outcome == "equal" and not policy.echoes and is_echo(gold.answer, answer, gold.prompt):
-        decision = Decision("different", "an echo of the question, not its answer")
+    decision = _compared(gold, answer, found, response)
     if decision.outcome == "costly":
         return _abstain("too_costly", decision.rule, found)
     if decision.outcome == "undefined":
@@ -175,6 +174,27 @@ def judge_text(gold: Gold, response: str) -> Verdict | Pending:
     if decision.outcome == "unknown":
         return Pending(found, decision)
     return _scored(gold, found, decision)
+
+
+def _compared(gold: Gold, answer: Answer, found: Extraction, response: str) -> Decision:
+    """The exact layers' decision, unless the answer is an echo or one of several."""
+    decision = compare(gold.answer, answer, gold.policy)
+    if decision.outcome != "equal":
+        return decision
+    if not gold.policy.echoes and is_echo(gold.answer, answer, gold.prompt):
+        return Decision("different", "an echo of the question, not its answer")
+    if _offers_another(gold, answer, found, response):
+        return Decision("different", "another answer is offered behind it")
+    return decision
+
+
+def _offers_another(gold: Gold, answer: Answer, found: Extraction, response: str) -> bool:
+    """Whether a number of another value stands behind the answer as an alternative; its rounding does not."""
+    text = offered(response, found)
+    other = read(text) if text is not None else None
+    if other is None or other.node is None or answer.node is None:
+        return False
+    return not rounds(answer.node, other.node) and compare(gold.answer, other, gold.policy).outcome != "equal"
 
 
 def _choice(gold: Gold, found: Extraction) -> Decision | None:

@@ -92,3 +92,23 @@ def test_words_in_a_box_that_change_a_number_are_no_label(inside: str) -> None:
 )
 def test_labels_and_units_stay_fair(gold: str, response: str) -> None:
     assert value(gold, response) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "response", "expected"),
+    [
+        ("9", "The answer is 9 (alternatively 8).", 0.0),
+        ("4", "The answer is 4. Or 5.", 0.0),
+        ("4", "The answer is 4 (or perhaps 5).", 0.0),
+        ("4", "The answer is 4 (possibly 5)", 0.0),
+        ("4", "\\boxed{4} (or 5)", 0.0),
+        ("4", "$\\boxed{4}$, or $5$.", 0.0),
+        ("4", "\\boxed{4}, but it may be 5", 0.0),
+        ("1/2", "\\boxed{\\frac{1}{2}} (or 0.5)", 1.0),
+        ("1/3", "\\boxed{\\frac{1}{3}} (or 0.33)", 1.0),
+        ("90", "\\boxed{90} (or 1.5 hours)", 1.0),
+        ("4", "The answer is 4. There are 5 others.", 1.0),
+    ],
+)
+def test_an_alternative_behind_the_answer_counts(gold: str, response: str, expected: float) -> None:
+    assert value(gold, response) == expected
