@@ -287,6 +287,8 @@ class _Builder:
     def _symbolic_power(self, node: Node, base: Ratio, exponent: Ratio) -> Ratio:
         bound = self._log2(exponent)
         value = base.rational
+        if bound and value == 1:
+            return constant(1)
         if bound and value is not None and value.denominator == 1 and value >= 2:
             name = f"({value.numerator:x})^({canonical(exponent)})"
             return self.generator(name, Generator("huge", node, _power_of_two(bound)))
