@@ -64,7 +64,9 @@ _CONDITION = re.compile(r"\W*\d[^.\n]*?\b(?:if|when|for|unless)\b", re.IGNORECAS
 _OTHER_CASE = re.compile(
     r"(?:[,;]|\b(?:and|but|or))\s*\$?-?\d\S*\s+(?:if|when|for|otherwise|else|unless)\b", re.IGNORECASE
 )
-_CHOSEN = re.compile(r"\b(?i:option|choose|choice|pick|select|选)\s*:?\s*\(?([A-J])\)?\W*$")
+_CHOSEN = re.compile(
+    r"\b(?i:option|choose|choice|pick|select|选)\s*:?\s*\(?([A-J])\)?(?:\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:answer|option|choice|one))?)?\W*$"
+)
 _NO_QUANTITY = re.compile(r"\b(?:score|reward|grade|points?|correct|wrong)\b|[\"{}<>]", re.IGNORECASE)
 _UNIT_BEHIND = re.compile(r"\s*(?:[A-Za-z°%]+(?:\s+[A-Za-z]+)?)(?=\s*\.?\s*$)")
 _CLOSING_CHARS = 3_000
