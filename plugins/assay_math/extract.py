@@ -5,6 +5,7 @@ substring searches, and no pattern can backtrack over more than a line. What is 
 """
 
 import re
+from functools import lru_cache
 
 from assay_math.boxes import boxed
 from assay_math.found import Extraction, Missing
@@ -14,13 +15,22 @@ from assay_math.statements import closing, hashes, phrase
 _RULES = {"boxed": boxed, "phrase": phrase, "hashes": hashes, "formula": closing}
 
 
+@lru_cache(maxsize=64)
+def _tag(tag: str) -> re.Pattern[str]:
+    """`tag` in any case and, between angle brackets, with spaces inside."""
+    named = re.fullmatch(r"<(/?)([\w-]+)>", tag)
+    space = r"\s{0,8}"
+    pattern = f"<{space}{named[1]}{space}{re.escape(named[2])}{space}>" if named else re.escape(tag)
+    return re.compile(pattern, re.IGNORECASE)
+
+
 def zone(response: str, policy: MathPolicy) -> tuple[int, int] | Missing:
     """Where answers may stand, as (start, end): behind the last closing tag, in the last `tail_chars` characters."""
     start = 0
     if policy.think_close:
-        closed = response.rfind(policy.think_close)
-        start = closed + len(policy.think_close) if closed >= 0 else 0
-        if policy.think_open and response.find(policy.think_open, start) >= 0:
+        for closed in _tag(policy.think_close).finditer(response):
+            start = closed.end()
+        if policy.think_open and _tag(policy.think_open).search(response, start):
             return Missing("the reasoning never ends")
     return max(start, len(response) - policy.tail_chars), len(response)
 

@@ -3,6 +3,7 @@ r"""Answers that only look like the gold: each refusal beside the fair answer th
 import pytest
 from pydantic import JsonValue
 
+from assay.contracts import Message, Task
 from assay_math.verify import BadGold, Gold, read_gold, verify
 
 
@@ -112,3 +113,36 @@ def test_labels_and_units_stay_fair(gold: str, response: str) -> None:
 )
 def test_an_alternative_behind_the_answer_counts(gold: str, response: str, expected: float) -> None:
     assert value(gold, response) == expected
+
+
+@pytest.mark.parametrize("tags", [("<Think>", "</THINK>"), ("< think >", "</ think >"), ("<think>", "< /think>")])
+def test_think_tags_in_any_case_and_spacing(tags: tuple[str, str]) -> None:
+    begin, end = tags
+    assert value("4", f"{begin}\\boxed{{5}}{end} \\boxed{{4}}") == 1.0
+    assert value("4", f"{begin}\\boxed{{4}}") is None
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("Option B is correct.", 1.0),
+        ("So option B is the right answer.", 1.0),
+        ("Option A is correct.", 0.0),
+        ("Option B is not correct.", None),
+    ],
+)
+def test_an_option_that_is_called_correct_is_chosen(response: str, expected: float | None) -> None:
+    task = Task(
+        id="t",
+        messages=(Message(role="user", content="Which one?"),),
+        reference="B",
+        facts={"options": ["A", "B", "C"]},
+    )
+    gold = read_gold("B", task=task)
+    assert isinstance(gold, Gold)
+    assert verify(gold, response).value == expected
+
+
+def test_one_to_the_power_of_a_tower_is_one() -> None:
+    assert value("1", "\\boxed{1^{2^{3^{4^{5}}}}}") == 1.0
+    assert value("2", "\\boxed{1^{2^{3^{4^{5}}}}}") == 0.0
