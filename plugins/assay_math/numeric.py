@@ -59,7 +59,7 @@ def _context() -> Any:
 def agree(left: Node, right: Node) -> Agreement:
     """Whether two expressions have equal values at the fixed points."""
     evaluator = _Evaluator(_context(), real=not _has_imaginary(left, right))
-    constant = not any(node.op in ("name", "apply", "mark") for side in (left, right) for node in side.walk())
+    constant = _is_constant(left, right)
     defined = 0
     for mode, trial in _TRIALS[:1] if constant else _TRIALS:
         try:
@@ -100,7 +100,7 @@ def approximate(node: Node) -> Any | None:
 def has_value(node: Node) -> bool:
     """Whether an expression has a value at one of the fixed points at least."""
     evaluator = _Evaluator(_context(), real=not _has_imaginary(node))
-    for mode, trial in _TRIALS:
+    for mode, trial in _TRIALS[:1] if _is_constant(node) else _TRIALS:
         try:
             evaluator.value(node, mode, trial)
         except NoValueError:
@@ -115,6 +115,11 @@ def close(left: Node, right: Node, *, relative: float = 0.0, absolute: float = 0
     if a is None or b is None:
         return None
     return bool(abs(a - b) <= max(absolute, relative * abs(a)))
+
+
+def _is_constant(*nodes: Node) -> bool:
+    """Whether the value is the same at every point."""
+    return not any(node.op in ("name", "apply", "mark") for side in nodes for node in side.walk())
 
 
 def _has_imaginary(*nodes: Node) -> bool:
