@@ -19,21 +19,6 @@ KINDS = {
     "task": "task_source",
     "tracker": "tracker",
 }
-COMPOSITION = (
-    "advantage",
-    "ratio",
-    "trust region",
-    "masking",
-    "aggregation",
-    "KL",
-    "batch rule",
-    "models resident",
-    "reward model",
-    "critic",
-    "online sampling",
-    "source",
-)
-"""Columns of the optimizers' table: facts that each optimizer declares."""
 
 
 def plugins(
@@ -83,8 +68,11 @@ def _as_json(registry: Registry, rows: Sequence[Row]) -> None:
 
 def _as_table(registry: Registry, rows: Sequence[Row], *, composition: bool) -> None:
     if composition:
-        cells = [[row.offer.name, *(row.offer.facts.get(column, "") for column in COMPOSITION)] for row in rows]
-        table(["optimizer", *COMPOSITION], cells)
+        columns = list(dict.fromkeys(column for row in rows for column in row.offer.facts))
+        table(
+            ["optimizer", *columns],
+            [[row.offer.name, *(row.offer.facts.get(column, "") for column in columns)] for row in rows],
+        )
     else:
         table(
             ["name", "kind", "package", "version", "state", "summary"],
