@@ -169,6 +169,16 @@ OURS: list[tuple[str, str, dict[str, Any], str]] = [
         {**CHECKED, "limits": {"wall_s": 1.5}},
         "error:timeout",
     ),
+    (
+        "assert-relayed-flood",
+        "import os\ndef square(x):\n    while True:\n        os.write(3, b'\\0\\0\\0\\1x')\n",
+        {
+            "kind": "assert",
+            "code": "def check():\n    for i in range(3):\n        assert square(i) == i * i\ncheck()\n",
+            "limits": {"wall_s": 1.5},
+        },
+        "fail|error:output|error:timeout",
+    ),
 ]  # fmt: skip
 
 

@@ -56,13 +56,15 @@ class Watch:
         kill: Callable[[int], None],
         reap: Callable[[], None],
         calls: int = 0,
+        asking: bool = False,
         forward: Callable[[bytes], None] | None,
         control: Callable[[], list[bytes] | None] | None,
         early: list[bytes],
     ) -> None:
         """Watch `pid`; `forward` sends the child's frames on at once, `control` gives the host's (None: it is gone).
 
-        Where nothing is forwarded, `calls` answers and one word of failure are kept, and a frame more ends the child.
+        A child that answers may send one frame for each of its `calls`, one for each call that the host passes on, and
+        one word of failure; a frame more ends it. One that is `asking` decides itself how often.
         `early` are frames of the host that came together with the job.
         """
         self._pid = pid
@@ -71,7 +73,7 @@ class Watch:
         self._stdin = memoryview(stdin)
         self._kill = kill
         self._reap = reap
-        self._calls = calls
+        self._frames_left = None if asking else calls + 1
         self._forward = forward
         self._control = control
         self._early = early
@@ -241,8 +243,7 @@ class Watch:
             # After a length that no honest frame has, the reader drops everything: the answers so far are all.
             for body in self._reader.feed(data):
                 self._replied += 4 + len(body)
-                surplus = self._forward is None and len(self._report.replies) > self._calls
-                if surplus or self._replied > MAX_REPLIES_BYTES:
+                if self._frames_left == 0 or self._replied > MAX_REPLIES_BYTES:
                     self._report.outcome, self._report.detail = "output_limit", "returns"
                     return
                 self._take(body)
@@ -264,6 +265,8 @@ class Watch:
         self._call_started = time.monotonic()
         self._call_cpu = self._cpu()
         self._open_calls -= 1
+        if self._frames_left is not None:
+            self._frames_left -= 1
         if self._forward is None:
             self._report.replies.append(body)
         else:
@@ -284,6 +287,8 @@ class Watch:
             if body:
                 self._outgoing += len(body).to_bytes(4, "big") + body
                 self._open_calls += 1
+                if self._frames_left is not None:
+                    self._frames_left += 1
             else:
                 self._finishing = True
         self._call_started = time.monotonic()

@@ -182,6 +182,7 @@ class Zygote:
             kill=self._kill_others,
             reap=self._reap_others,
             calls=len(message.get("calls") or ()),
+            asking=bool(message.get("ask", False)),
             forward=self._forward if relayed else None,
             control=self._control if relayed else None,
             early=self._said() if relayed else [],
