@@ -1,0 +1,1 @@
+"""Training on examples: supervised, preference and reward-model objectives."""

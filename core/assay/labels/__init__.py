@@ -1,0 +1,1 @@
+"""Step labels by Monte Carlo continuation."""

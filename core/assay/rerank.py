@@ -1,0 +1,1 @@
+"""Best-of-n by a reward source, against majority vote and the oracle."""

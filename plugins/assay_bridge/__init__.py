@@ -1,0 +1,1 @@
+"""Rewards written for other hosts, and reward servers, as assay sources."""

@@ -1,0 +1,1 @@
+"""Trackers that copy a run's metrics to other tools."""

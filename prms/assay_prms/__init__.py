@@ -1,0 +1,1 @@
+"""Reward models: outcome, process, implicit and generative ones, and their training."""
