@@ -25,6 +25,7 @@ from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan, plan_training
 from assay.protocols import Decision, PolicyOptimizer, RolloutEngine, TaskSampler
+from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
 from assay.store import RunStore
 
@@ -221,6 +222,9 @@ class _Session:
     decided: Decided
     observers: Observers
     trackers: list[Any]
+    answers: dict[str, str]
+    """Extracted answers by rollout id, until the rollout's step is recorded."""
+    collapse: CollapseWatch = field(default_factory=CollapseWatch)
     trained_groups: int = 0
     """Groups that any update of this process was made of."""
 
@@ -244,8 +248,13 @@ class _Session:
         config, registry, context = plan.config, plan.registry, plan.context
         observers = Observers(registry.observers().hook, emit)
 
+        answers: dict[str, str] = {}
+
         def observe(candidate: Any, judgement: Any) -> None:
             store.add_judgement(judgement)
+            answer = answer_of(judgement)
+            if answer is not None:
+                answers.setdefault(judgement.rollout_id, answer)
             observers.judged(candidate, judgement)
 
         panel = await stack.enter_async_context(
@@ -321,6 +330,7 @@ class _Session:
             decided,
             observers,
             trackers,
+            answers,
         )
         loop.hooks = LoopHooks(session.after_step, session.after_publish)
         return session
@@ -355,7 +365,10 @@ class _Session:
         """Record one step: metrics, observers, trackers, a checkpoint where one is due."""
         for ticket, _, _ in report.batch.decisions:
             self.decided.add(ticket.number)
-        line = step_line(report, self.panel.metrics())
+        line = step_line(report, self.panel.metrics(), self.answers)
+        for _, group, _ in report.batch.decisions:
+            for rollout in group.rollouts:
+                self.answers.pop(rollout.id, None)
         self.trained_groups += line["kept_groups"]
         runs.append_line(self.folder / runs.METRICS, line)
         numbers = {key: float(value) for key, value in line.items() if isinstance(value, int | float)}
@@ -367,6 +380,8 @@ class _Session:
         if last or report.step % config.checkpoint.every_steps == 0:
             self.save(report.step)
         self.emit({"event": "step", "steps": config.steps, **line})
+        if alert := self.collapse.step(line.get("distinct_texts")):
+            self.emit({"event": "alert", "text": f"step {report.step}: {alert}"})
 
     def save(self, step: int) -> None:
         """Write a checkpoint; the log is flushed first, so that a checkpoint never knows more than the log."""

@@ -27,6 +27,7 @@ COMMANDS = {
     "audit": Command("assay.cli.audit:audit", "Try a verifier on data, or look for suspects in a run."),
     "check": Command("assay.cli.check:check", "Run the conformance suite of one component."),
     "show": Command("assay.cli.show:show", "Show a run, or explain one reward."),
+    "compare": Command("assay.cli.compare:compare", "Show two runs side by side: paired differences, flips, pass@k."),
     "export": Command("assay.cli.export:export", "Write a run as one HTML page, JSONL or Parquet."),
     "plugins": Command("assay.cli.plugins:plugins", "List what is installed: sources, optimizers, engines, sandboxes."),
     "doctor": Command("assay.cli.doctor:doctor", "Say what works on this machine and what a missing thing costs."),

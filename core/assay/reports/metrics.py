@@ -8,6 +8,7 @@ from typing import Any, Literal
 from assay.contracts import Reward
 from assay.pipeline.evaluate import Answer
 from assay.pipeline.loop import StepReport
+from assay.reports.diversity import diversity
 from assay.reports.statistics import Interval, pass_at_k, standard_error, tally, wilson
 
 CORRECT_FROM = 0.5
@@ -24,8 +25,10 @@ def rollout_status(reward: Reward) -> Literal["scored", "abstained", "failed"]:
     return "abstained" if "abstained" in statuses else "scored"
 
 
-def step_line(report: StepReport, panel_metrics: Mapping[str, float]) -> dict[str, Any]:
-    """What one step was made of and what it did, as plain JSON."""
+def step_line(
+    report: StepReport, panel_metrics: Mapping[str, float], answers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What one step was made of and what it did, as plain JSON; `answers` are extracted answers by rollout id."""
     rewards = [reward for _, group, _ in report.batch.decisions for reward in group.rewards]
     rollouts = [rollout for _, group, _ in report.batch.decisions for rollout in group.rollouts]
     values = [reward.value for reward in rewards if reward.value is not None]
@@ -48,6 +51,7 @@ def step_line(report: StepReport, panel_metrics: Mapping[str, float]) -> dict[st
         "length": _mean(lengths),
         "truncated": sum(rollout.truncated for rollout in rollouts) / max(1, len(rollouts)),
     }
+    line |= diversity((group.rollouts for _, group, _ in report.batch.decisions), answers or {})
     line |= {f"dropped_{reason}": count for reason, count in sorted(report.batch.dropped.items())}
     line |= {f"judge.{key}": value for key, value in panel_metrics.items()}
     return line

@@ -32,6 +32,13 @@ def wilson(successes: float, trials: int, *, z: float = 1.959964) -> Interval:
     return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
 
 
+def mean_interval(values: Sequence[float], *, z: float = 1.959964) -> Interval:
+    """The mean with its normal interval from the standard error; no width for one value. `values` must not be empty."""
+    mean = math.fsum(values) / len(values)
+    half = z * (standard_error(values) or 0.0)
+    return Interval(mean, mean - half, mean + half)
+
+
 def pass_at_k(n: int, correct: int, k: int) -> float:
     """Unbiased pass@k of `n` samples with `correct` right ones (Chen et al. 2021, arXiv 2107.03374, section 2.1).
 
