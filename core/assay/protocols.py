@@ -15,8 +15,11 @@ from assay.contracts.tensors import Forward, LossReport, TrainBatch
 from assay.contracts.verdict import Verdict
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from torch import Tensor
     from torch.nn import Parameter
+
+    from assay.training.model import PolicyModel
 
 
 class RewardSource(Protocol):
@@ -115,6 +118,10 @@ class Needs:
     """The reference moves: the policy is copied into it after every so many updates; 0 for a frozen one."""
     reset_optimizer: bool = False
     """Whether the gradient optimizer's moments are forgotten whenever the reference moves."""
+    states: bool = False
+    """What the objective's heads read from the states after each response token (`StateHead`)."""
+    logp: bool = True
+    """Log-probs of the response tokens; False spares a head-only objective the output layer."""
 
 
 class Decision(NamedTuple):
@@ -166,6 +173,23 @@ class Critic(Sidecar, Protocol):
 
     def values(self, hidden: Tensor) -> Tensor:
         """Values (...) of the policy's last hidden states (..., H), each *before* the token that it precedes."""
+        ...
+
+
+@runtime_checkable
+class StateHead(Sidecar, Protocol):
+    """A sidecar that reads the model's last hidden states *after* each response token (a reward model's head).
+
+    The trainer binds it as it binds a critic and, where `Needs.states`, puts what it reads into
+    `Forward.extra["head_<name>"]`, (N, T) or (N, T, C); hidden states themselves are not kept.
+    """
+
+    def bind(self, hidden_size: int) -> None:
+        """Make the parameters for a model of this width; called once, before `parameters`."""
+        ...
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """What the head says of states (n, H): (n,) or (n, C) float32."""
         ...
 
 
@@ -396,7 +420,31 @@ class ExampleTotals:
 
 Encode = Callable[[Any, str], tuple[tuple[int, ...], tuple[int, ...]]]
 """A prompt (a text, or a list of messages with role and content) and a response to (prompt ids, response ids), the end
-token included."""
+token included: all that most objectives ask of an `Encoder`."""
+
+
+class Encoder(Protocol):
+    """How texts become token ids of one model, the same for training and for scoring."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the tokenizer and of how prompts are rendered; equal ones give equal ids."""
+        ...
+
+    def __call__(self, prompt: Any, response: str, /) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(prompt ids, response ids) of a prompt, a text or a list of messages, and a response; see `Encode`."""
+        ...
+
+    def offsets(self, response: str) -> tuple[tuple[int, int], ...]:
+        """The characters [start, end) of `response` that each of its tokens stands for, as `self(...)` cuts it.
+
+        One entry per response id; the end token stands for nothing, (len(response), len(response)).
+        """
+        ...
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """The ids of a text alone, without special tokens (a marker, the word Yes)."""
+        ...
 
 
 class Objective(Protocol):
@@ -409,7 +457,12 @@ class Objective(Protocol):
         """What it must be given, as for an optimizer."""
         ...
 
-    def read(self, row: Mapping[str, Any], encode: Encode) -> Example | None:
+    @property
+    def sidecars(self) -> Sequence[Sidecar]:
+        """Its state beside the model (a reward model's head), trained and checkpointed with it; mostly empty."""
+        ...
+
+    def read(self, row: Mapping[str, Any], encode: Encoder) -> Example | None:
         """The example that one row of a data file holds, or None for a row to be left out (counted by the caller).
 
         A missing or mistyped column raises `ConfigError`; the caller adds file and line.
@@ -437,6 +490,36 @@ class Objective(Protocol):
         Row k holds the response of sequence k from column 0 on, padded on the right; `reference` are the reference's
         log-probs in the same shape. Without `totals` the examples are taken for the whole batch.
         """
+        ...
+
+
+@runtime_checkable
+class RewardObjective(Objective, Protocol):
+    """An objective of kind `prm`: what it trains is a reward model that becomes a reward source."""
+
+    @property
+    def layout(self) -> Literal["pairs", "responses", "steps"]:
+        """What a row holds: (chosen, rejected) responses, one judged response, or one response with judged steps.
+
+        In an example's `facts`, `label` is a response's outcome (bool) and `labels` are those of its steps, each a
+        number from 0 to 1 or None: class balance and baselines are counted from them.
+        """
+        ...
+
+    def read_all(self, row: Mapping[str, Any], encode: Encoder) -> Sequence[Example]:
+        """All examples that a row holds: as `read`, but formats such as PRM800K keep several responses in one row."""
+        ...
+
+    def describe(self, policy: PolicyModel, reference: PolicyModel | None = None) -> Mapping[str, JsonValue]:
+        """What is saved beside the weights as `reward_model.json`, plain data.
+
+        `use` names the reward source and `options` holds its options, to which the loader adds `path`, the folder; all
+        else (template, step boundary, head, token ids, aggregation, threshold, the tokenizer's hash) is the source's.
+        """
+        ...
+
+    def source(self, policy: PolicyModel, reference: PolicyModel | None = None) -> RewardSource:
+        """The scorer in memory, by the code and with the numbers of a source that is loaded from the saved folder."""
         ...
 
 

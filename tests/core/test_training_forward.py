@@ -304,3 +304,24 @@ def test_the_token_by_vocabulary_matrix_never_exists(model: Any) -> None:
     with Widest() as widest:
         response_forward(model, rows, logits=True)
     assert widest.tokens == 72
+
+
+@pytest.mark.parametrize("how", [ForwardSettings(), PADDED])
+def test_a_head_reads_the_state_after_each_scored_token(model: Any, how: ForwardSettings) -> None:
+    rows = draw_rows(7)
+    weight = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = response_forward(model, rows, settings=how, heads={"a": lambda h: h @ weight.T, "b": lambda h: h[:, 0]})
+        bare = response_forward(model, rows, settings=how, heads={"a": lambda h: h @ weight.T}, logp=False)
+        expected = torch.zeros(*found.logp.shape, 32)
+        for index, row in enumerate(rows):
+            states = model.model(torch.tensor([row.prompt + row.response])).last_hidden_state[0]
+            for t in range(len(row.response)):
+                if row.scored is None or row.scored[t]:
+                    expected[index, t] = states[len(row.prompt) + t]
+    torch.testing.assert_close(found.extra["head_a"], expected @ weight.T, atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.extra["head_b"], expected[..., 0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(bare.extra["head_a"], found.extra["head_a"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.logp, plain(model, rows)[0], atol=1e-5, rtol=0)
+    assert bare.logp.abs().max() == 0
+    assert not bare.logp.requires_grad

@@ -22,9 +22,23 @@ PAIRS = ["dpo", "dpo_norm", "ipo", "simpo", "spin", "iterative_dpo", "hinge", "p
 VOCABULARY = 11
 
 
-def encode(prompt: Any, response: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    text = prompt if isinstance(prompt, str) else " ".join(message["content"] for message in prompt)
-    return tuple(map(ord, text)), (*map(ord, response), 0)
+class Characters:
+    """One token a character, 0 for the end."""
+
+    fingerprint = "characters"
+
+    def __call__(self, prompt: Any, response: str, /) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        text = prompt if isinstance(prompt, str) else " ".join(message["content"] for message in prompt)
+        return self.ids(text), (*self.ids(response), 0)
+
+    def offsets(self, response: str) -> tuple[tuple[int, int], ...]:
+        return (*((at, at + 1) for at in range(len(response))), (len(response), len(response)))
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
+
+encode = Characters()
 
 
 def examples_for(name: str) -> list[Example]:

@@ -114,7 +114,8 @@ class Forward:
     logits: Tensor | None = None
     """(N, T, V) logits divided by the temperature, only where `Needs.logits`; with graph."""
     extra: Mapping[str, Tensor] = field(default_factory=dict[str, "Tensor"])
-    """`values_<critic>` (N, T) for critics beside the first; with graph."""
+    """With graph: `values_<critic>` (N, T) for critics beside the first; `head_<name>` (N, T) or (N, T, C) for heads,
+    which read the state after each token, 0 where a token is not scored."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from assay.config.training import OptimizerSettings
-    from assay.protocols import Objective, PolicyOptimizer
+    from assay.protocols import Encoder, Objective, PolicyOptimizer
     from assay.training.model import PolicyModel
 
 LIMIT = 3
@@ -261,17 +261,11 @@ def sampled_groups(
     return groups
 
 
-def encode(policy: PolicyModel) -> Callable[[Any, str], tuple[tuple[int, ...], tuple[int, ...]]]:
+def encode(policy: PolicyModel) -> Encoder:
     """How a data row's prompt and response become token ids of this model, the end token included."""
+    from assay.training.encoder import TextEncoder
 
-    def ids(prompt: Any, response: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        tokenizer = policy.tokenizer
-        text = prompt if isinstance(prompt, str) else tokenizer.apply_chat_template(prompt, tokenize=False)
-        before = tuple(tokenizer(text, add_special_tokens=False).input_ids)
-        after = tuple(tokenizer(response, add_special_tokens=False).input_ids)
-        return before, (*after, tokenizer.eos_token_id)
-
-    return ids
+    return TextEncoder(policy.tokenizer)
 
 
 def _drawn(pool: Sequence[Task], optimizer: PolicyOptimizer, count: int, generator: Any) -> list[Task]:
@@ -315,6 +309,7 @@ class _Likelihood:
 
         self.kind: Any = "sft"
         self.needs = Needs(logp_old=False)
+        self.sidecars = ()
 
     def read(self, row: Any, encode: Any) -> Example | None:
         return None

@@ -76,6 +76,8 @@ def response_forward(
     logits: bool = False,
     topk_ids: Tensor | None = None,
     critics: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    heads: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    logp: bool = True,
 ) -> Forward:
     """Log-probs (N, T) float32 of the scored response tokens, their entropies, and what else is asked for.
 
@@ -90,6 +92,9 @@ def response_forward(
         topk_ids: (N, T, K) token ids whose log-probs are wanted.
         critics: name to a function from the hidden states (n, H) that predict n tokens to values (n,); the first
             one's are `Forward.values`, the others' stand in `Forward.extra` as `values_<name>`.
+        heads: name to a function from the hidden states (n, H) *after* n scored tokens to (n,) or (n, C); what it
+            gives stands in `Forward.extra` as `head_<name>`.
+        logp: False leaves out the output layer: log-probs and entropies are then zeros without a graph.
 
     Raises:
         ValueError: a row has no prompt token.
@@ -98,15 +103,18 @@ def response_forward(
     causal = causal_model(model)
     place = _Places.of(rows, next(causal.parameters()).device)
     shape = (len(rows), max((len(row.response) for row in rows), default=0))
-    hidden = _predicting(causal, rows, place, settings)
-    head = Head.of(causal, float32=settings.float32_head)
+    hidden, after = _states(causal, rows, place, settings, after=bool(heads))
     with torch.autocast(hidden.device.type, enabled=False):
         valued = {name: critic(hidden).float() for name, critic in (critics or {}).items()}
+        read = {name: head(after).float() for name, head in (heads or {}).items()}
         all_logits = top = None
-        if logits or topk_ids is not None:
+        if not logp and not logits and topk_ids is None:
+            found = entropy = torch.zeros(len(hidden), device=hidden.device)
+        elif logits or topk_ids is not None:
+            head = Head.of(causal, float32=settings.float32_head)
             z = head.logits(hidden, place.temperature)
             full = z.log_softmax(dim=-1)
-            logp = full.gather(1, place.targets[:, None]).squeeze(1)
+            found = full.gather(1, place.targets[:, None]).squeeze(1)
             entropy = -(full.exp() * full).sum(dim=-1)
             if not entropy_grad:
                 entropy = entropy.detach()
@@ -114,8 +122,8 @@ def response_forward(
                 top = full.gather(1, topk_ids.to(z.device)[place.row, place.column])
             all_logits = z if logits else None
         else:
-            logp, entropy = token_logp(
-                head,
+            found, entropy = token_logp(
+                Head.of(causal, float32=settings.float32_head),
                 hidden,
                 place.targets,
                 place.temperature,
@@ -130,12 +138,15 @@ def response_forward(
         return grid.index_put((place.row, place.column), values)
 
     return Forward(
-        logp=_required(spread(logp)),
+        logp=_required(spread(found)),
         entropy=_required(spread(entropy)),
         values=spread(next(iter(valued.values()), None)),
         topk=spread(top),
         logits=spread(all_logits),
-        extra={f"values_{name}": _required(spread(value)) for name, value in list(valued.items())[1:]},
+        extra={
+            **{f"values_{name}": _required(spread(value)) for name, value in list(valued.items())[1:]},
+            **{f"head_{name}": _required(spread(value)) for name, value in read.items()},
+        },
     )
 
 
@@ -199,23 +210,30 @@ class _Places(NamedTuple):
 
 def _predicting(causal: Any, rows: Sequence[TokenRow], place: _Places, settings: ForwardSettings) -> Tensor:
     """(n, H) hidden states that predict the n scored tokens."""
+    return _states(causal, rows, place, settings, after=False)[0]
+
+
+def _states(
+    causal: Any, rows: Sequence[TokenRow], place: _Places, settings: ForwardSettings, *, after: bool
+) -> tuple[Tensor, Tensor]:
+    """(n, H) hidden states that predict the n scored tokens, and those after them (the same ones unless `after`)."""
     used = [index for index, row in enumerate(rows) if row.last_scored >= 0]
     device = place.row.device
     if not used:
         parameter = next(causal.parameters())
-        return parameter.new_zeros((0, causal.get_output_embeddings().weight.shape[1]))
+        empty = parameter.new_zeros((0, causal.get_input_embeddings().weight.shape[1]))
+        return empty, empty
     if torch.is_grad_enabled() and causal not in _lean:
         install_lean_layers(causal)
         _lean.add(causal)
     pack = _shared if settings.shared_prompt and supports_shared_prompt(causal) else _padded
+    read = [row.response[: row.last_scored + after] for row in rows]
     with torch.autocast(device.type, dtype=settings.autocast, enabled=settings.autocast is not None):
-        states, prompt_end, response_start = pack(causal, rows, used, device)
-    at = torch.where(
-        place.column == 0,
-        torch.tensor(prompt_end, device=device)[place.row],
-        torch.tensor(response_start, device=device)[place.row] + place.column - 1,
-    )
-    return states.index_select(0, at)
+        states, prompt_end, response_start = pack(causal, rows, read, used, device)
+    own = torch.tensor(response_start, device=device)[place.row] + place.column
+    before = torch.where(place.column == 0, torch.tensor(prompt_end, device=device)[place.row], own - 1)
+    predicting = states.index_select(0, before)
+    return predicting, states.index_select(0, own) if after else predicting
 
 
 class _States(NamedTuple):
@@ -227,7 +245,13 @@ class _States(NamedTuple):
     """Per row: flat index of the response's first token."""
 
 
-def _shared(causal: Any, rows: Sequence[TokenRow], used: Sequence[int], device: torch.device) -> _States:
+def _shared(
+    causal: Any,
+    rows: Sequence[TokenRow],
+    responses: Sequence[tuple[int, ...]],
+    used: Sequence[int],
+    device: torch.device,
+) -> _States:
     prompts: dict[tuple[int, ...], int] = {}
     for index in used:
         prompts.setdefault(rows[index].prompt, len(prompts))
@@ -245,7 +269,7 @@ def _shared(causal: Any, rows: Sequence[TokenRow], used: Sequence[int], device: 
         row = rows[index]
         prompt_end[index] = ends[prompts[row.prompt]]
         response_start[index] = len(ids)
-        read = row.response[: row.last_scored]
+        read = responses[index]
         if read:
             ids.extend(read)
             positions.extend(range(len(row.prompt), len(row.prompt) + len(read)))
@@ -269,8 +293,14 @@ def _shared(causal: Any, rows: Sequence[TokenRow], used: Sequence[int], device: 
     return _States(states[0], prompt_end, response_start)
 
 
-def _padded(causal: Any, rows: Sequence[TokenRow], used: Sequence[int], device: torch.device) -> _States:
-    read = [(*rows[index].prompt, *rows[index].response[: rows[index].last_scored]) for index in used]
+def _padded(
+    causal: Any,
+    rows: Sequence[TokenRow],
+    responses: Sequence[tuple[int, ...]],
+    used: Sequence[int],
+    device: torch.device,
+) -> _States:
+    read = [(*rows[index].prompt, *responses[index]) for index in used]
     width = max(map(len, read))
     # Padding stands on the right, where causal attention keeps every real token from seeing it.
     ids = torch.tensor([[*tokens, *([0] * (width - len(tokens)))] for tokens in read], device=device)

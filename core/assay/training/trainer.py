@@ -24,7 +24,7 @@ from assay.config.training import OptimizerSettings
 from assay.contracts.batch import ScoredGroup, UpdateReport
 from assay.contracts.tensors import Forward, TrainBatch
 from assay.errors import ConfigError, TrainingError
-from assay.protocols import Critic, Example, ExampleTotals, Needs, Objective, PolicyOptimizer, Sidecar
+from assay.protocols import Critic, Example, ExampleTotals, Needs, Objective, PolicyOptimizer, Sidecar, StateHead
 from assay.training.batch import TokenBatch, count_denominators, make_batch, plan_micro_batches, take_rows
 from assay.training.forward import ForwardSettings, TokenRow, response_forward, supports_shared_prompt
 from assay.training.ledger import Ledger, token_metrics
@@ -79,7 +79,8 @@ class Trainer:
         self._clock = clock
         self._sidecars = list(optimizer.sidecars) if optimizer is not None else []
         self._critics = [sidecar for sidecar in self._sidecars if isinstance(sidecar, Critic)]
-        for critic in self._critics:
+        self._heads = [sidecar for sidecar in self._sidecars if isinstance(sidecar, StateHead)]
+        for critic in (*self._critics, *self._heads):
             critic.bind(policy.model.get_output_embeddings().weight.shape[1])
         self._models = dict(models or {})
         if self.settings.lora is not None:
@@ -384,6 +385,8 @@ class Trainer:
             logits=needs.logits,
             topk_ids=topk_ids,
             critics={critic.name: critic.values for critic in self._critics} if needs.values else None,
+            heads={head.name: head.read for head in self._heads} if needs.states else None,
+            logp=needs.logp,
         )
 
     def _forward_settings(self) -> ForwardSettings:
