@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
     from assay.training.model import PolicyModel
 
 
+class ExampleStream(NamedTuple):
+    """A second stream of examples beside the batch of a step."""
+
+    examples: Sequence[Example]
+    objective: Objective
+    weight: float = 1.0
+
+
 class Trainer:
     """Owns the optimizer state of one policy; every call is synchronous and makes whole steps only."""
 
@@ -44,6 +52,7 @@ class Trainer:
         optimizer: PolicyOptimizer | None,
         settings: OptimizerSettings | None = None,
         *,
+        objective: Objective | None = None,
         seed: int = 0,
         reference: PolicyModel | None = None,
         models: Mapping[str, PolicyModel] | None = None,
@@ -57,6 +66,7 @@ class Trainer:
             policy: the model that is trained, in place.
             optimizer: turns rewards into a loss; None where only `step_examples` is used.
             settings: step size, splitting, precision.
+            objective: turns examples into a loss; its heads are trained and checkpointed with the policy.
             seed: decides the split into mini-batches.
             reference: frozen policy for `logp_ref`; None copies the policy where the optimizer needs one (with a LoRA
                 adapter: the policy with the adapter off, without a copy).
@@ -67,17 +77,18 @@ class Trainer:
         """
         self.policy = policy
         self.optimizer = optimizer
+        self.objective = objective
         self.settings = settings or OptimizerSettings()
         self.version = 0
         """Batches that were consumed: the version of the weights that come after them."""
         self.updates = 0
         """Optimizer steps that were made."""
         self._seed = seed
-        per_batch = 1 if optimizer is None else self.settings.epochs * self.settings.updates_per_batch
+        per_batch = self.settings.epochs * self.settings.updates_per_batch
         self._total_steps = None if total_steps is None else total_steps * per_batch
         self._max_tokens = max_tokens
         self._clock = clock
-        self._sidecars = list(optimizer.sidecars) if optimizer is not None else []
+        self._sidecars = [sidecar for part in (optimizer, objective) if part is not None for sidecar in part.sidecars]
         self._critics = [sidecar for sidecar in self._sidecars if isinstance(sidecar, Critic)]
         self._heads = [sidecar for sidecar in self._sidecars if isinstance(sidecar, StateHead)]
         for critic in (*self._critics, *self._heads):
@@ -100,7 +111,7 @@ class Trainer:
                 f"optimizer: it needs the log-probs of a policy named {missing[0]!r}; given: "
                 f"{', '.join(sorted(self._models)) or 'none'}. Name its folder in the config"
             )
-        if needs.logp_ref:
+        if needs.logp_ref or (objective is not None and objective.needs.logp_ref):
             self._need_reference()
         if self.settings.gradient_checkpointing:
             _checkpoint_activations(policy.model)
@@ -164,11 +175,7 @@ class Trainer:
                     self._policy_update(tokens.rows, batch, index, ledger)
             for sidecar in self._sidecars:
                 ledger.facts.update(sidecar.after_step(batch, ledger.metrics()))
-        self.version += 1
-        if needs.reference_every and self.version % needs.reference_every == 0:
-            self.refresh_reference()
-            if needs.reset_optimizer:
-                self.reset_optimizer()
+        self._count_batch(needs)
         ledger.facts.update(
             groups=len(groups),
             rows=len(tokens.rows),
@@ -178,14 +185,58 @@ class Trainer:
         )
         return self._report(ledger)
 
-    def step_examples(self, examples: Sequence[Example], objective: Objective) -> UpdateReport:
-        """One optimizer step on supervised or preference examples; all of them make one loss.
+    def step_examples(
+        self, examples: Sequence[Example], objective: Objective | None = None, *, also: Sequence[ExampleStream] = ()
+    ) -> UpdateReport:
+        """Update on supervised or preference examples; the version counts up by one.
+
+        By default this is one optimizer step and all examples make one loss; `epochs` and `updates_per_batch` split
+        them as they split a batch of groups. A reference that moves does so after every `needs.reference_every` calls.
+
+        Args:
+            examples: the batch.
+            objective: the loss; default the trainer's own.
+            also: further streams whose losses are added, with their weights, to that of each optimizer step; their
+                metrics are named `stream_...`.
 
         Raises:
             TrainingError: the loss or the gradient is not finite.
         """
         started = self._clock()
-        ledger, needs = Ledger(), objective.needs
+        objective = self._own(objective)
+        ledger, tokens = Ledger(), 0.0
+        generator = torch.Generator().manual_seed(_mix(self._seed, self.version))
+        for _ in range(self.settings.epochs):
+            for part in _parts(examples, self.settings.updates_per_batch, generator):
+                tokens += self._example_pass(part, objective, ledger, weight=1.0).tokens
+                for stream in also:
+                    inner = Ledger()
+                    self._example_pass(stream.examples, stream.objective, inner, weight=stream.weight)
+                    ledger.add({f"stream_{name}": value for name, value in inner.metrics().items()})
+                self._apply(ledger)
+        self._count_batch(objective.needs)
+        ledger.facts.update(examples=len(examples), tokens=tokens, update_s=self._clock() - started)
+        return self._report(ledger)
+
+    def measure_examples(self, examples: Sequence[Example], objective: Objective | None = None) -> Mapping[str, float]:
+        """Loss and metrics of all examples together under the current weights; nothing is learned and nothing moves."""
+        ledger = Ledger()
+        with torch.no_grad():
+            totals = self._example_pass(examples, self._own(objective), ledger, weight=None)
+        metrics = {**ledger.metrics(), "examples": totals.examples, "tokens": totals.tokens}
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _own(self, objective: Objective | None) -> Objective:
+        found = self.objective if objective is None else objective
+        if found is None:
+            raise TrainingError("trainer: examples need an objective; none was given. Pass one to Trainer(...)")
+        return found
+
+    def _example_pass(
+        self, examples: Sequence[Example], objective: Objective, ledger: Ledger, *, weight: float | None
+    ) -> ExampleTotals:
+        """Every slice of the examples forward, and backward with this weight; None only measures."""
+        needs = objective.needs
         examples = objective.prepare(examples)
         rows = [TokenRow(prompt, response) for example in examples for prompt, response in example.sequences]
         owner = [index for index, example in enumerate(examples) for _ in example.sequences]
@@ -198,19 +249,25 @@ class Trainer:
         totals = ExampleTotals(
             examples=sum(example.weight for example in examples), tokens=float(sum(len(row.response) for row in rows))
         )
-        for members in self._plan(rows, owner):
+        for members in self._plan(rows, owner) if rows else ():
             chosen = {owner[index] for index in members}
             inside = [index for index, example in enumerate(owner) if example in chosen]
             with self._training():
                 forward = self._forward([rows[index] for index in inside], needs)
                 ref = None if reference is None else reference[inside, : forward.logp.shape[1]]
                 report = objective.loss([examples[index] for index in sorted(chosen)], forward, ref, totals=totals)
-                self._backward(report.loss)
+                if weight is not None:
+                    self._backward(report.loss if weight == 1.0 else report.loss * weight)
             ledger.add({**report.metrics, "loss": float(report.loss.detach())})
-        self._apply(ledger)
+        return totals
+
+    def _count_batch(self, needs: Needs) -> None:
+        """One more batch was consumed; a moving reference follows where its iteration ends."""
         self.version += 1
-        ledger.facts.update(examples=len(examples), tokens=totals.tokens, update_s=self._clock() - started)
-        return self._report(ledger)
+        if needs.reference_every and self.version % needs.reference_every == 0:
+            self.refresh_reference()
+            if needs.reset_optimizer:
+                self.reset_optimizer()
 
     def refresh_reference(self) -> None:
         """Move the reference to the current policy (an iteration's end, for moving references)."""
@@ -467,6 +524,16 @@ def _frozen_copy(policy: PolicyModel) -> PolicyModel:
     frozen = copy.copy(policy)
     frozen.model = copy.deepcopy(policy.model).eval().requires_grad_(False)
     return frozen
+
+
+def _parts(examples: Sequence[Example], count: int, generator: torch.Generator) -> Iterator[list[Example]]:
+    """The examples of each optimizer step: all of them, or `count` parts of them in a new order."""
+    if count == 1:
+        yield list(examples)
+        return
+    order = torch.randperm(len(examples), generator=generator)
+    for part in order.tensor_split(max(1, min(count, len(examples)))):
+        yield [examples[index] for index in part.tolist()]
 
 
 def _unscored(row: TokenRow) -> TokenRow:
