@@ -25,6 +25,7 @@ from torch import Tensor
 
 from assay.config.training import OptimizerSettings
 from assay.errors import ConfigError, TrainingError
+from assay.protocols import RewardObjective
 from assay.training.forward import causal_model
 from assay.training.weights import save_configuration, without_ties
 
@@ -37,6 +38,10 @@ WEIGHTS = "model.safetensors"
 ADAPTER = "adapter.safetensors"
 TENSORS = "trainer.safetensors"
 NUMBERS = "trainer.json"
+REWARD_MODEL = "reward_model.json"
+"""What a reward model is, beside its weights: the reward source that loads the folder, and that source's options."""
+HEADS = "heads.safetensors"
+"""The tensors of a reward model's heads, each under `<sidecar>.<name>`."""
 FORMAT = 1
 
 
@@ -218,6 +223,22 @@ def load_trainer(trainer: Trainer, folder: Path) -> dict[str, JsonValue]:
         torch.cuda.set_rng_state_all([cuda[str(index)] for index in range(len(cuda))])
     progress: dict[str, JsonValue] = numbers["progress"]
     return progress
+
+
+def save_reward_model(
+    objective: RewardObjective, policy: PolicyModel, reference: PolicyModel | None, folder: Path
+) -> None:
+    """Write what makes a model folder a reward model: its description and the weights of its heads."""
+    described = json.dumps(dict(objective.describe(policy, reference)), indent=1, ensure_ascii=False)
+    (folder / REWARD_MODEL).write_text(described, encoding="utf-8")
+    heads = {
+        f"{sidecar.name}.{name}": value.detach().contiguous()
+        for sidecar in objective.sidecars
+        for name, value in sidecar.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+    if heads:
+        save_file(heads, folder / HEADS)
 
 
 def checkpoint_bytes(policy: PolicyModel, settings: OptimizerSettings) -> int:
