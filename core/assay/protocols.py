@@ -447,10 +447,20 @@ class Encoder(Protocol):
         ...
 
 
+RowLayout = Literal["texts", "pairs", "responses", "ranked", "steps"]
+"""What a row of an objective's data holds: one response to imitate (`response`); (`chosen`, `rejected`); one judged
+response (`response`, `label`); a list of `responses`, best first; or one response with judged steps."""
+
+
 class Objective(Protocol):
     """A loss for the training kinds `sft`, `preference` and `prm`."""
 
     kind: Literal["sft", "preference", "prm"]
+
+    @property
+    def layout(self) -> RowLayout:
+        """What a row holds, so that rows can be made of a run's own rewards."""
+        ...
 
     @property
     def needs(self) -> Needs:

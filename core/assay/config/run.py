@@ -1,29 +1,35 @@
-"""The config tree: one frozen model per `kind`; unknown keys are errors."""
+"""The config tree of reinforcement learning and of scoring; `KINDS` names every kind. Unknown keys are errors."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from assay.config.base import CheckpointConfig, PolicyConfig, RunTable, Table
+from assay.config.fit import FitConfig, GroupExamples, PreferenceConfig, PrmConfig, SftConfig
 from assay.config.refs import Use
 from assay.config.rewards import JudgingConfig, RewardEntry
 from assay.config.training import OptimizerSettings
 from assay.contracts.rollout import Sampling
 
-
-class Table(BaseModel):
-    """Base of the tables of a config: frozen, closed, every field documented by one string."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-class PolicyConfig(Table):
-    """The model that is trained."""
-
-    model: str = Field(min_length=1)
-    """A folder, a hub id, or `smollm2-135m-instruct`."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = "cpu"
-    """A torch device."""
+__all__ = [
+    "KINDS",
+    "AnyConfig",
+    "CheckpointConfig",
+    "EngineConfig",
+    "EvaluateConfig",
+    "FitConfig",
+    "LoopConfig",
+    "OptimizerConfig",
+    "PolicyConfig",
+    "PreferenceConfig",
+    "PrmConfig",
+    "RlvrConfig",
+    "ScoreConfig",
+    "ScoreData",
+    "ScoreOutput",
+    "SftConfig",
+]
 
 
 class EngineConfig(Use):
@@ -111,35 +117,24 @@ class EvaluateConfig(Table):
         return self
 
 
-class CheckpointConfig(Table):
-    """When checkpoints are written."""
+class ExplanationConfig(Table):
+    """Texts that the policy writes while it is shown the answer, and learns to write without it (ExPO, 2507.02834)."""
 
-    every_steps: int = Field(default=20, ge=1)
-    keep: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept."""
+    template: str = "{prompt}\n\nThe correct answer is {reference}. Explain step by step how to get there."
+    """The last message of the conditioned prompt; `{prompt}` is the question, `{reference}` the task's reference."""
+    per_group: int = Field(default=1, ge=1)
+    """Explanations per prompt."""
 
-
-class PluginsConfig(Table):
-    """Which third-party plugins may load."""
-
-    allow: tuple[str, ...] | None = None
-    """Entry-point names; without it all may."""
-
-
-class _Run(Table):
-    name: str = Field(pattern=r"^\w[\w.+-]*$")
-    """Name of the run, which its folder begins with; default the file name."""
-    base_dir: str | None = None
-    """Folder that relative paths of tasks, models and local files are relative to; default the config file's."""
-    seed: int = 7
-    runs_dir: str = "runs"
-    """Folder that run folders are made in, relative to the working directory."""
-    plugins: PluginsConfig = PluginsConfig()
-    trackers: tuple[Use, ...] = ()
-    """Where metrics are copied to; the run's own log is always kept."""
+    @field_validator("template")
+    @classmethod
+    def _shows_the_answer(cls, template: str) -> str:
+        missing = [place for place in ("{prompt}", "{reference}") if place not in template]
+        if missing:
+            raise ValueError(f"the template has no {missing[0]}; found {template!r}; write it where it belongs")
+        return template
 
 
-class RlvrConfig(_Run):
+class RlvrConfig(RunTable):
     """Reinforcement learning from verified rewards."""
 
     kind: Literal["rlvr"]
@@ -153,9 +148,55 @@ class RlvrConfig(_Run):
     rewards: tuple[RewardEntry, ...] = Field(min_length=1)
     judging: JudgingConfig = JudgingConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    objective: Use | None = None
+    """Learn from the judged rollouts by an objective (online DPO, SPIN, online imitation) in place of an optimizer; the
+    `optimizer` table then holds the trainer's settings alone."""
+    examples: GroupExamples = GroupExamples()
+    """How a group becomes examples of the objective."""
+    explanations: ExplanationConfig | None = None
+    """Draw answer-conditioned explanations for each group that is learned from."""
     loop: LoopConfig = LoopConfig()
     evaluate: EvaluateConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _objective_or_optimizer(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not isinstance(data.get("objective"), Mapping | Use):
+            return cast("Any", data)
+        table = dict(cast("Mapping[str, Any]", data))
+        chosen = table["objective"]
+        name = chosen.use if isinstance(chosen, Use) else chosen.get("use")
+        optimizer = table.get("optimizer", {})
+        if not isinstance(optimizer, Mapping):
+            return table
+        own = dict(cast("Mapping[str, Any]", optimizer))
+        if own.setdefault("use", name) != name:
+            raise ValueError(
+                f"optimizer.use is {own['use']!r} and objective.use is {name!r}; one of them computes the loss: "
+                "remove the other"
+            )
+        return {**table, "optimizer": own}
+
+    @model_validator(mode="after")
+    def _objective_fits(self) -> Self:
+        if self.objective is None:
+            if self.examples != GroupExamples():
+                raise ValueError("examples: only an objective learns from examples; add objective, or remove examples")
+            return self
+        if self.optimizer.options:
+            key = sorted(self.optimizer.options)[0]
+            raise ValueError(f"optimizer.{key}: an objective has no such option; remove it, or move it to objective")
+        if self.optimizer.importance_correction != "none":
+            raise ValueError(
+                "optimizer.importance_correction: it weighs advantages, and an objective has none; remove it"
+            )
+        if (self.examples.chosen == "explanation") != (self.explanations is not None):
+            raise ValueError(
+                'with an objective, examples.chosen = "explanation" and the table explanations belong together; '
+                f"found {self.examples.chosen!r} {'without' if self.explanations is None else 'with'} explanations"
+            )
+        return self
 
     @model_validator(mode="after")
     def _group(self) -> Self:
@@ -187,7 +228,7 @@ class ScoreOutput(Table):
     evidence: bool = True
 
 
-class ScoreConfig(_Run):
+class ScoreConfig(RunTable):
     """Judging a file of answers."""
 
     kind: Literal["score"]
@@ -197,6 +238,12 @@ class ScoreConfig(_Run):
     output: ScoreOutput | None = None
 
 
-AnyConfig = RlvrConfig | ScoreConfig
-KINDS: dict[str, type[RlvrConfig] | type[ScoreConfig]] = {"rlvr": RlvrConfig, "score": ScoreConfig}
+AnyConfig = RlvrConfig | SftConfig | PreferenceConfig | PrmConfig | ScoreConfig
+KINDS: dict[str, type[AnyConfig]] = {
+    "rlvr": RlvrConfig,
+    "sft": SftConfig,
+    "preference": PreferenceConfig,
+    "prm": PrmConfig,
+    "score": ScoreConfig,
+}
 """Kind to its model."""

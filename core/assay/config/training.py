@@ -1,6 +1,6 @@
-"""How an update is computed: the trainer's own keys of the `optimizer` table.
+"""How an update is computed: the trainer's own keys of the `optimizer` and the `training` table.
 
-The table of a config mixes them with `use` and the component's options, as a person thinks of both as one thing;
+The `optimizer` table mixes them with `use` and the component's options, as a person thinks of both as one thing;
 `split_optimizer_table` takes them apart. Nothing here imports torch.
 """
 
@@ -27,8 +27,8 @@ class LoraSettings(BaseModel):
     """Names of the adapted modules; `all-linear` adapts every linear layer but the output head."""
 
 
-class OptimizerSettings(BaseModel):
-    """The trainer's settings: step size, batch splitting, precision, memory."""
+class UpdateSettings(BaseModel):
+    """What every kind of training has: step size, precision, memory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -52,10 +52,6 @@ class OptimizerSettings(BaseModel):
     """Gradients with a larger global L2 norm are scaled down to it; None never clips."""
     sidecar_learning_rate: float | None = Field(default=None, ge=0)
     """Step size of parameters that the optimizer component owns (a critic's head); None takes `learning_rate`."""
-    epochs: int = Field(default=1, ge=1)
-    """Passes over each batch."""
-    updates_per_batch: int = Field(default=1, ge=1)
-    """Optimizer steps per pass: the batch's groups are split into as many parts."""
     micro_batch_tokens: int = Field(default=2048, ge=1)
     """Tokens whose activations exist at the same time, shared prompts counted once; changes memory, not results."""
     packing: Literal["auto", "shared_prompt", "padded"] = "auto"
@@ -70,17 +66,40 @@ class OptimizerSettings(BaseModel):
     """Keep only each layer's input and compute the layer again in the backward pass: less memory, a third more time."""
     lora: LoraSettings | None = None
     """Train a low-rank adapter instead of all weights (needs `peft`)."""
-    importance_correction: Literal["none", "token", "sequence"] = "none"
-    """Weigh advantages by exp(logp_old - logp_gen), per token or per response, for a sampler that differs from the
-    trainer."""
-    importance_cap: float = Field(default=2.0, gt=0)
-    """Upper bound of that weight."""
 
     @model_validator(mode="after")
     def _decays(self) -> Self:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be at least 0 and below 1; found {self.betas[0]} and {self.betas[1]}")
         return self
+
+
+class OptimizerSettings(UpdateSettings):
+    """The trainer's settings: step size, batch splitting, precision, memory."""
+
+    epochs: int = Field(default=1, ge=1)
+    """Passes over each batch."""
+    updates_per_batch: int = Field(default=1, ge=1)
+    """Optimizer steps per pass: the batch's groups are split into as many parts."""
+    importance_correction: Literal["none", "token", "sequence"] = "none"
+    """Weigh advantages by exp(logp_old - logp_gen), per token or per response, for a sampler that differs from the
+    trainer."""
+    importance_cap: float = Field(default=2.0, gt=0)
+    """Upper bound of that weight."""
+
+
+class TrainingConfig(UpdateSettings):
+    """The `training` table of the kinds that learn from examples: passes, batches, and the trainer's settings."""
+
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the examples, each in another order."""
+    batch_size: int = Field(default=16, ge=1)
+    """Examples of one optimizer step; the last step of a pass takes what is left."""
+
+    @property
+    def settings(self) -> OptimizerSettings:
+        """What the trainer is given: one update per batch."""
+        return OptimizerSettings(**{key: getattr(self, key) for key in UpdateSettings.model_fields})
 
 
 class OptimizerTable(NamedTuple):

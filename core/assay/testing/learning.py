@@ -308,6 +308,7 @@ class _Likelihood:
         from assay.protocols import Needs
 
         self.kind: Any = "sft"
+        self.layout: Any = "texts"
         self.needs = Needs(logp_old=False)
         self.sidecars = ()
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from assay.config.training import OptimizerSettings
 from assay.contracts.task import Message, Task
 from assay.contracts.tensors import Forward, LossReport
-from assay.protocols import Encode, Example, ExampleTotals, Needs, Sidecar
+from assay.protocols import Encode, Example, ExampleTotals, Needs, RowLayout, Sidecar
 from assay.training.weights import without_ties
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class _ShownAnswers:
     """Cross-entropy per response token, and the mean probability of whole responses."""
 
     kind: Literal["sft", "preference", "prm"] = "sft"
+    layout: RowLayout = "texts"
     sidecars: Sequence[Sidecar] = ()
     needs = Needs(logp_old=False)
 

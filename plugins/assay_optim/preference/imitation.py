@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay.contracts.tensors import Forward, LossReport
-from assay.protocols import Encode, Example, ExampleTotals, Needs, Sidecar
+from assay.protocols import Encode, Example, ExampleTotals, Needs, RowLayout, Sidecar
 from assay_optim.preference.data import TextColumns, read_text
 from assay_optim.preference.sequences import sequences_of, totals_of, weights_of
 
@@ -28,6 +28,7 @@ class SftObjective:
 
     options: SftOptions
     kind: Literal["sft", "preference", "prm"] = "sft"
+    layout: RowLayout = "texts"
     sidecars: Sequence[Sidecar] = ()
 
     @property

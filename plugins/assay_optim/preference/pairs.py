@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from assay.contracts.tensors import Forward, LossReport
 from assay.errors import TrainingError
-from assay.protocols import Encode, Example, ExampleTotals, Needs, Sidecar
+from assay.protocols import Encode, Example, ExampleTotals, Needs, RowLayout, Sidecar
 from assay_optim.options import PartSpec, spec, spelled_out
 from assay_optim.preference.data import PairColumns, read_pair
 from assay_optim.preference.links import Link, softplus
@@ -47,6 +47,7 @@ class Prepared:
     """What the pair objectives share: reading, and leaving out pairs that teach nothing."""
 
     kind: Literal["sft", "preference", "prm"] = "preference"
+    layout: RowLayout = "pairs"
     sidecars: Sequence[Sidecar] = ()
 
     def prepare(self, examples: Sequence[Example]) -> Sequence[Example]:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from assay.contracts.tensors import Forward, LossReport
 from assay.errors import TrainingError
-from assay.protocols import Encode, Example, ExampleTotals, Needs
+from assay.protocols import Encode, Example, ExampleTotals, Needs, RowLayout
 from assay_optim.preference.data import RankedColumns, read_ranked
 from assay_optim.preference.links import softplus
 from assay_optim.preference.pairs import Prepared
@@ -47,6 +47,7 @@ class LarpoObjective(Prepared):
     """
 
     options: LarpoOptions
+    layout: RowLayout = "ranked"
 
     @property
     def needs(self) -> Needs:

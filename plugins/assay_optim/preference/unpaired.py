@@ -10,7 +10,7 @@ from pydantic import Field
 
 from assay.contracts.tensors import Forward, LossReport
 from assay.errors import TrainingError
-from assay.protocols import Encode, Example, ExampleTotals, Needs, Sidecar
+from assay.protocols import Encode, Example, ExampleTotals, Needs, RowLayout, Sidecar
 from assay_optim.preference.data import PairColumns, SingleColumns, read_pair, read_single
 from assay_optim.preference.sequences import firsts, sequences_of, totals_of, weights_of
 
@@ -40,6 +40,7 @@ class KtoObjective:
 
     options: KtoOptions
     kind: Literal["sft", "preference", "prm"] = "preference"
+    layout: RowLayout = "responses"
     sidecars: Sequence[Sidecar] = ()
 
     @property
@@ -118,6 +119,11 @@ class BnfObjective:
     options: BnfOptions
     kind: Literal["sft", "preference", "prm"] = "preference"
     sidecars: Sequence[Sidecar] = ()
+
+    @property
+    def layout(self) -> RowLayout:
+        """Pairs, or judged responses."""
+        return "pairs" if self.options.layout == "pairs" else "responses"
 
     @property
     def needs(self) -> Needs:
