@@ -16,7 +16,16 @@ from assay.cli import main
 from assay.component import BuildContext, Component, Options
 from assay.contracts import Limits
 from assay.protocols import RewardSource
-from assay.testing import Case, CheckResult, UpperBound, hostile_texts, read_cases, reward_suite, run_reward_suite
+from assay.testing import (
+    Case,
+    CheckResult,
+    LowerBound,
+    UpperBound,
+    hostile_texts,
+    read_cases,
+    reward_suite,
+    run_reward_suite,
+)
 
 CASES = [
     Case(text="yes", expect="accept", reference="yes", kind="gold"),
@@ -160,6 +169,42 @@ def test_values_and_bounds_are_checked() -> None:
     assert not failed(results_of(share, cases=good))
     bad = [Case(text="ab", expect=0.6), Case(text="abc", expect=UpperBound(at_most=0.3))]
     assert failed(results_of(share, cases=bad)) == {"gives listed values", "rejects cheats"}
+
+
+def test_bounds_from_below_and_masked_abstentions_are_checked() -> None:
+    def judge(task: Task, rollout: Rollout) -> Verdict:
+        if rollout.text == "order":
+            return Verdict.abstain("judge_unreadable", fault="ours")
+        return honest(task, rollout) if not rollout.text.strip() else Verdict.score(0.8, evidence="graded")
+
+    at_least, at_most = LowerBound(at_least=0.7), UpperBound(at_most=0.2, or_masked=True)
+    assert not failed(results_of(judge, cases=[Case(text="a", expect=at_least), Case(text="order", expect=at_most)]))
+    bad = [Case(text="order", expect=at_least), Case(text="order", expect=UpperBound(at_most=0.2))]
+    results = results_of(judge, cases=[*bad, Case(text="a", expect=at_most)])
+    assert failed(results) == {"gives listed values", "rejects cheats"}
+    assert "expected at most 0.2, or an abstention" in results["rejects cheats"].detail
+
+
+def test_a_function_of_a_file_is_checked_by_its_path_and_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reward.py").write_text(
+        "from assay import Verdict\n"
+        "def same(task, rollout):\n"
+        "    text = rollout.text.strip()\n"
+        "    if not text or text == '?':\n"
+        "        return Verdict.abstain('unreadable')\n"
+        "    return Verdict.score(float(text == task.reference), evidence='compared')\n",
+        "utf-8",
+    )
+    (tmp_path / "cases.jsonl").write_text("".join(case.model_dump_json() + "\n" for case in CASES), "utf-8")
+    assert main(["check", "reward.py:same", "--cases", "cases.jsonl"]) == 0
+    assert "0 failed" in capsys.readouterr().out
+    assert main(["check", "reward.py:sane", "--cases", "cases.jsonl"]) == 2
+    assert "it has same" in capsys.readouterr().err.replace("Verdict, ", "")
+    assert main(["check", "python", "--cases", "cases.jsonl"]) == 2
+    assert "'path' is missing" in capsys.readouterr().err
 
 
 test_format_by_its_name = reward_suite("format", other_process=False, huge=1000)

@@ -31,7 +31,7 @@ def check(
     """Run the conformance suite of a reward source (golds, cheats, hostile text, determinism) or of a sandbox.
 
     Args:
-        name: The reward source or sandbox.
+        name: The reward source or sandbox; FILE.py:FUNCTION is a function of a local file, which needs --cases.
         cases: JSONL file of cases; default `cases/NAME.jsonl` or `cases.jsonl` of the plugin's package.
         set_: An option of the component, KEY=VALUE; may be repeated.
         other_process: Also compare with another process that has another hash seed.
@@ -46,6 +46,8 @@ def check(
         if not equals:
             raise ConfigError(f"--set {text}: expected KEY=VALUE")
         override(options, key, value)
+    if ".py:" in name:
+        name, options["path"] = "python", name
     kind = _kind(registry, name)
     origin = registry.origin(kind, name)
     if kind == "sandbox":

@@ -1,6 +1,6 @@
 """What a plugin's author tests with: suites that run any component by its name, cases, and judging one text."""
 
-from assay.testing.cases import Case, UpperBound, judge_text, read_cases
+from assay.testing.cases import Case, LowerBound, UpperBound, judge_text, read_cases
 from assay.testing.endpoint import ScriptedEndpoint, scripted_endpoint
 from assay.testing.engine_suite import engine_suite, run_engine_suite
 from assay.testing.hostile import hostile_texts
@@ -10,6 +10,7 @@ from assay.testing.sandbox_suite import run_sandbox_suite, sandbox_suite
 __all__ = [
     "Case",
     "CheckResult",
+    "LowerBound",
     "ScriptedEndpoint",
     "UpperBound",
     "engine_suite",

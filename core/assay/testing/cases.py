@@ -18,9 +18,19 @@ class UpperBound(Contract):
     """The verdict is a score of at most so much, or no score at all: for cheats against a graded source."""
 
     at_most: float
+    or_masked: bool = False
+    """Whether an abstention by our fault is as good: a judge that cannot be read decides nothing, for or against."""
 
 
-Expectation = Literal["accept", "reject", "abstain"] | float | UpperBound
+class LowerBound(Contract):
+    """The verdict is a score of at least so much: for golds of a graded source, and for faults that it must count."""
+
+    at_least: float
+    or_masked: bool = False
+    """Whether an abstention by our fault is as good."""
+
+
+Expectation = Literal["accept", "reject", "abstain"] | float | UpperBound | LowerBound
 
 
 class Case(Contract):
@@ -30,7 +40,8 @@ class Case(Contract):
     """The response."""
     expect: Expectation
     """`accept`: the highest value; `reject`: the lowest value, or an abstention that is the candidate's doing;
-    `abstain`: no score; a number: that value; `{"at_most": x}`: at most x, or no score."""
+    `abstain`: no score; a number: that value; `{"at_most": x}`: at most x, or no score; `{"at_least": x}`:
+    at least x. Bounds with `"or_masked": true` also take an abstention that is our fault."""
     reference: JsonValue = None
     """The gold answer."""
     facts: dict[str, JsonValue] = Field(default_factory=dict)

@@ -28,6 +28,7 @@ from pydantic import JsonValue
 
 from assay.component import BuildContext, Component
 from assay.config.rewards import JudgingConfig, SourceEntry
+from assay.config.validation import validate
 from assay.contracts import Candidate, Judgement, Limits, Verdict
 from assay.errors import ConfigError, PluginError
 from assay.judging import open_panel
@@ -35,7 +36,7 @@ from assay.judging.workers import WorkerPool
 from assay.preflight import make_context
 from assay.protocols import RewardSource
 from assay.registry import Registry, component_from
-from assay.testing.cases import Case, UpperBound, candidate, read_cases
+from assay.testing.cases import Case, LowerBound, UpperBound, candidate, read_cases
 from assay.testing.hostile import hostile_texts
 
 SLACK_S = 0.5
@@ -112,7 +113,8 @@ def run_reward_suite(
     package. `component` tests one that is not installed. `other_process` starts one Python with another hash seed.
 
     Raises:
-        ConfigError: there is no such source, no cases, or a case cannot be read.
+        ConfigError: there is no such source, an option is missing or wrong, the source judges whole groups, there are
+            no cases, or a case cannot be read.
     """
     module = None
     if component is None:
@@ -121,6 +123,8 @@ def run_reward_suite(
         module = registry.origin("reward_source", name).module
     if cases is None or isinstance(cases, str | Path):
         cases = read_cases(_path(cases, name, module))
+    for case in cases:
+        validate(component.config, {**(options or {}), **case.options}, where=f"{name}: options")
     with _context(context, registry) as usable:
         suite = Suite(name, component, list(cases), dict(options or {}), usable, module, registry)
         return _checks(suite, other_process, huge)
@@ -128,13 +132,19 @@ def run_reward_suite(
 
 def _checks(suite: Suite, other_process: bool, huge: int) -> list[CheckResult]:
     try:
+        if any(suite.limits(case).scope == "group" for case in suite.cases):
+            raise ConfigError(f"{suite.name}: it judges whole groups, which the suite, answer by answer, cannot check")
         first = suite.verdicts()
+    except ConfigError:
+        raise
     except Exception as error:  # a source may raise anything; here that is the finding
         return [CheckResult("judges its cases", "failed", f"raised {type(error).__name__}: {error}")]
     return [
         _expectations(suite, first, "accepts golds", lambda case: case.expect == "accept"),
         _expectations(suite, first, "rejects cheats", lambda case: case.expect == "reject" or _is_bound(case)),
-        _expectations(suite, first, "gives listed values", lambda case: isinstance(case.expect, int | float)),
+        _expectations(
+            suite, first, "gives listed values", lambda case: isinstance(case.expect, int | float | LowerBound)
+        ),
         _expectations(suite, first, "abstains where listed", lambda case: case.expect == "abstain"),
         _blank(suite),
         _in_range(suite, first),
@@ -189,8 +199,13 @@ def meets(case: Case, verdict: Verdict, value_range: tuple[float, float]) -> boo
         return verdict.status == "abstained" and as_listed
     if expect == "reject":
         return abs(value - low) <= _TOLERANCE if value is not None else verdict.fault == "candidate"
-    if isinstance(expect, UpperBound):
-        return value <= expect.at_most + _TOLERANCE if value is not None else verdict.fault == "candidate"
+    if isinstance(expect, UpperBound | LowerBound):
+        if value is None:
+            masked = expect.or_masked and verdict.status == "abstained"
+            return masked or (isinstance(expect, UpperBound) and verdict.fault == "candidate")
+        if isinstance(expect, UpperBound):
+            return value <= expect.at_most + _TOLERANCE
+        return value >= expect.at_least - _TOLERANCE
     wanted = high if expect == "accept" else float(expect)
     return value is not None and abs(value - wanted) <= 1e-6
 
@@ -408,8 +423,10 @@ def _said(verdict: Verdict) -> str:
 
 
 def _expected(case: Case) -> str:
-    if isinstance(case.expect, UpperBound):
-        return f"at most {case.expect.at_most:g}"
+    if isinstance(case.expect, UpperBound | LowerBound):
+        bound = case.expect
+        words = f"at most {bound.at_most:g}" if isinstance(bound, UpperBound) else f"at least {bound.at_least:g}"
+        return f"{words}, or an abstention" if bound.or_masked else words
     wanted = ", ".join(part for part in (case.reason, case.fault) if part)
     return f"{case.expect} ({wanted})" if wanted else f"{case.expect}"
 
