@@ -51,9 +51,11 @@ def of_slice(
 ) -> dict[str, float]:
     """Numbers of one slice's loss.
 
-    `clip_fraction` (of tokens; `_high` where A > 0, `_low` where A < 0); `kl_old`: k3 estimate of the step against the
-    ratio's denominator; `kl_ref`: k1 and k3 against the reference per token, and k1 per response; ratio quantiles and
-    `ess`, (sum w)^2 / (n sum w^2), are weighted by the slice's tokens.
+    `clip_fraction` (of tokens; `_high` where A > 0, `_low` where A < 0); `reflection_tokens`, the share of tokens that
+    begin a reflection word, and `clip_fraction_reflection`, the share that are that and clipped (divide by the former
+    for the clip share on them); `kl_old`: k3 estimate of the step against the ratio's denominator; `kl_ref`: k1 and k3
+    against the reference per token, and k1 per response; ratio quantiles and `ess`, (sum w)^2 / (n sum w^2), are
+    weighted by the slice's tokens.
     """
     mask, tokens = batch.mask, max(batch.denominators.tokens, 1.0)
     here = mask > 0
@@ -67,6 +69,9 @@ def of_slice(
         "clip_fraction_low": share(surrogate.clipped & (advantage < 0)),
         "entropy": share(forward.entropy.detach()),
     }
+    if (reflecting := batch.extra.get("reflection")) is not None:
+        found["reflection_tokens"] = share(reflecting)
+        found["clip_fraction_reflection"] = share(surrogate.clipped * reflecting)
     if not ratios.plain and bool(here.any()):
         found.update(_of_ratios(ratios, here, float(mask.sum()) / tokens))
         found["kl_old"] = share(kl_sample(ratios.logp.detach(), ratios.denominator, mask, "k3"))

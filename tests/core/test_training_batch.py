@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import tokenizers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from assay.contracts import Message, Reward, Rollout, Sampling, ScoredGroup, Span, StepScore, Task, Turn
 from assay.errors import TrainingError
@@ -146,3 +148,14 @@ def test_a_plan_holds_every_scored_row_once_and_keeps_to_its_budget(
     if together is not None:
         for number in set(together):
             assert sum(any(together[index] == number for index in members) for members in plan) <= 1
+
+
+def test_tokens_that_begin_a_reflection_word_are_marked() -> None:
+    vocabulary = {text: index for index, text in enumerate(["?", "5", "Wait", "hmm", "ver", "ify", "However"])}
+    model = tokenizers.models.WordLevel(vocabulary, unk_token="?")
+    words = tokenizers.Tokenizer(model)
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"ver(?=ify)|\s+"), "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    ids = [vocabulary[text] for text in ("5", "Wait", "ver", "ify", "hmm")]
+    made = make_batch([group("a", [ids, ids[:1]], [1.0, 0.0])], tokenizer=tokenizer)
+    assert made.batch.extra["reflection"].tolist() == [[0, 1, 0, 0, 1], [0, 0, 0, 0, 0]]

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.contracts import Judgement, Rollout
-
-REFLECTION_WORDS = ("wait", "however", "alternatively", "hmm", "recheck", "re-check", "reconsider", "verify", "mistake")
-"""Words by which a reasoning text turns back on itself; matched whole, in any case."""
+from assay.training.reflection import REFLECTION_WORDS
 
 _REFLECTION = re.compile(r"\b(?:" + "|".join(map(re.escape, REFLECTION_WORDS)) + r")\b", re.IGNORECASE)
 

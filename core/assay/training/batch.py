@@ -20,6 +20,7 @@ from assay.contracts.rollout import Rollout
 from assay.contracts.tensors import Denominators, TrainBatch
 from assay.errors import TrainingError
 from assay.training.forward import TokenRow
+from assay.training.reflection import reflection_ids
 
 __all__ = [
     "TokenBatch",
@@ -58,7 +59,8 @@ def make_batch(
         groups: scored groups; rewards that are None are left out.
         device: where the tensors live.
         max_tokens: L of the `constant` aggregation; None takes the largest `max_new_tokens` of the rollouts.
-        tokenizer: needed where rewards carry step values, to find each step's last token.
+        tokenizer: needed where rewards carry step values, to find each step's last token; with it `extra["reflection"]`
+            (N, T) marks tokens that begin a reflection word, for the metrics.
 
     Raises:
         TrainingError: a rollout has no token ids.
@@ -88,6 +90,7 @@ def make_batch(
         logp_gen=_sampler_logp(rollouts, width, device),
         token_reward=_token_reward(rollouts, rewards, width, device, tokenizer),
         channels={name: _channel(rewards, name, device) for name in names},
+        extra={} if tokenizer is None else {"reflection": _reflection(rows, width, device, tokenizer)},
     )
     return TokenBatch(tuple(rows), batch)
 
@@ -263,6 +266,11 @@ def _token_reward(
             ):
                 line[before + at] += step.value
     return _grid(lines, width, device)
+
+
+def _reflection(rows: Sequence[TokenRow], width: int, device: torch.device | str, tokenizer: Any) -> Tensor:
+    ids = reflection_ids(tokenizer)
+    return _grid([[float(token in ids) for token in row.response] for row in rows], width, device)
 
 
 def _channel(rewards: Sequence[Reward], name: str, device: torch.device | str) -> Tensor:
