@@ -1,10 +1,11 @@
 """What the pool keeps track of: programs, their servers and workers, calls and answers, captured output."""
 
+import contextlib
 import json
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -62,6 +63,11 @@ class Call:
     future: "Future[Answer]"
     tries: int = 0
 
+    def answer(self, answer: Answer) -> None:
+        """Hand the answer to whoever waits for it, unless the call was cancelled."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(answer)
+
 
 @dataclass
 class Server:
@@ -71,6 +77,11 @@ class Server:
     program: "Program | None" = None
     output: "Output | None" = None
     deadline: float = 0.0
+
+    def send(self, order: dict[str, Any], files: Sequence[int] = ()) -> None:
+        """Send an order; a server that is gone is noticed where its end is reported."""
+        with contextlib.suppress(OSError):
+            channel.send_order(self.orders, order, files)
 
 
 @dataclass
