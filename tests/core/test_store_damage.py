@@ -108,9 +108,9 @@ def test_a_full_disk_is_one_sentence_and_resumes_when_there_is_room(mib: int, tm
     if mounted.returncode:
         pytest.skip("no right to mount a tmpfs here")
     try:
-        for point in range(7):
+        for point in range(20):
             folder, filler = place / f"run{point}", place / "filler"
-            room = int((mib << 20) * (1 - point / 8))
+            room = int((mib << 20) * (1 - point / 22))
             filler.write_bytes(b"x" * max(0, shutil.disk_usage(place).free - room))
             done = write(folder, 40_000)
             assert done.returncode == 2, (point, done.stderr)
