@@ -7,15 +7,14 @@ from typing import Any
 
 from assay.component import BuildContext
 from assay.config.load import load_config
-from assay.config.rewards import JudgingConfig, RewardEntry
+from assay.config.rewards import JudgingConfig
 from assay.config.run import AnyConfig, RlvrConfig, ScoreData
-from assay.config.validation import validate
 from assay.contracts import Judgement
 from assay.errors import ConfigError
 from assay.preflight import make_context
 from assay.registry import Registry
 from assay.result import Run
-from assay.scoring import Scored, check_answers, parse_reward, read_answers, score_items
+from assay.scoring import Scored, check_answers, read_answers, reward_entries, score_items
 
 __all__ = ["Run", "ascore", "atrain", "load_config", "open_run", "score", "train"]
 
@@ -43,7 +42,7 @@ async def ascore(
     timeout_s: float | None = None,
 ) -> list[Judgement]:
     """As `score`, inside a running event loop."""
-    entries = _entries(rewards)
+    entries = reward_entries(rewards)
     registry = Registry.load()
     context: BuildContext = make_context(registry, base_dir=Path.cwd(), seed=0)
     answers = read_answers(ScoreData(path=str(data)))
@@ -79,15 +78,3 @@ def open_run(name: str | Path, *, runs_dir: str | Path = "runs") -> Run:
     from assay.runs import find_run
 
     return Run(find_run(str(name), Path(runs_dir)))
-
-
-def _entries(rewards: Sequence[str | Mapping[str, Any]]) -> tuple[RewardEntry, ...]:
-    from pydantic import BaseModel
-
-    class Entries(BaseModel):
-        rewards: tuple[RewardEntry, ...]
-
-    tables = [parse_reward(item) if isinstance(item, str) else dict(item) for item in rewards]
-    if not tables:
-        raise ConfigError("score: no reward source is named; for example rewards=['math']")
-    return validate(Entries, {"rewards": tables}, where="score").rewards

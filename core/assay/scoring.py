@@ -3,14 +3,17 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
+
 from assay.component import BuildContext
 from assay.config.rewards import JudgingConfig, RewardEntry
 from assay.config.run import ScoreData
+from assay.config.validation import validate
 from assay.contracts import Candidate, Judgement, Message, Reward, Rollout, Task, Turn
 from assay.errors import ConfigError
 from assay.judging import open_panel
@@ -212,3 +215,15 @@ def parse_reward(text: str) -> dict[str, Any]:
     if name.endswith(".py"):
         raise ConfigError(f"-r {text}: which function of the file? Write -r {name}:FUNCTION")
     return {"use": name, "weight": weight}
+
+
+class _Entries(BaseModel):
+    rewards: tuple[RewardEntry, ...]
+
+
+def reward_entries(rewards: Sequence[str | Mapping[str, Any]], *, where: str = "score") -> tuple[RewardEntry, ...]:
+    """Entries of names as after `-r`, and of tables as in a config; raises `ConfigError` for a wrong one or none."""
+    tables = [parse_reward(item) if isinstance(item, str) else dict(item) for item in rewards]
+    if not tables:
+        raise ConfigError(f"{where}: no reward source is named; for example rewards=['math']")
+    return validate(_Entries, {"rewards": tables}, where=where).rewards
