@@ -41,7 +41,7 @@ $(VENV)/.demo: $(VENV)/.python pyproject.toml requirements.lock
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml requirements.lock
-	$(PIP) -e ".[train,gym,docker,judge,lora,language,server,data,ray,tensorboard,dev]"
+	$(PIP) -e ".[train,gym,docker,judge,lora,language,server,data,ray,tensorboard,wandb,dev]"
 	$(SMOLLM2)
 	touch $@
 

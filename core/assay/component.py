@@ -13,6 +13,7 @@ from assay.contracts.limits import Isolation, ResourceLimits
 from assay.protocols import RolloutEngine, Sandbox
 
 if TYPE_CHECKING:
+    from assay.contracts.batch import RunInfo
     from assay.training.model import PolicyModel
 
 C = TypeVar("C")
@@ -82,6 +83,8 @@ class BuildContext:
     base_dir: Path = field(default_factory=Path.cwd)
     """What relative paths in options are relative to: the config file's folder."""
     cache_dir: Path = field(default_factory=lambda: Path.home() / ".cache" / "assay")
+    run: RunInfo | None = None
+    """The run that goes on, for trackers; None while a config is only checked."""
     workers: Workers | None = None
     policy: PolicyModel | None = None
     """The policy that is trained, for engines that share it in memory."""

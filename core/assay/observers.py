@@ -1,10 +1,15 @@
-"""Calls the observers that plugins offer; one that raises costs itself and is named."""
+"""Calls the observers and trackers that plugins offer; one that raises costs itself and is named."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from assay.component import BuildContext
+from assay.config.refs import Use, build
 from assay.contracts import Candidate, Judgement, RunInfo, RunOutcome, UpdateReport
 from assay.events import Emit
+from assay.protocols import Tracker
+from assay.registry import Registry
 
 
 class Observers:
@@ -43,3 +48,40 @@ class Observers:
                 if self._failures[implementation.plugin_name] == 1:
                     text = f"observer {implementation.plugin_name}: {name}: {type(error).__name__}: {error}"
                     self._emit({"event": "alert", "text": text})
+
+
+class Trackers:
+    """Copies metrics to every tracker of a run; one that raises is told once and left out from then on."""
+
+    def __init__(self, trackers: Mapping[str, Tracker], emit: Emit) -> None:
+        """Copy to `trackers`, each under the name that an alert uses."""
+        self._trackers = dict(trackers)
+        self._emit = emit
+
+    @classmethod
+    def open(cls, uses: Sequence[Use], *, registry: Registry, context: BuildContext, emit: Emit) -> "Trackers":
+        """The trackers of a config, built; raises `ConfigError` or `PluginError` for one that cannot be."""
+        built: dict[str, Tracker] = {}
+        for index, use in enumerate(uses):
+            where = f"trackers[{index}]"
+            built[f"{where} ({use.use})"] = build(registry, "tracker", use.use, use.options, context, where=where)
+        return cls(built, emit)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Copy the metrics of one step."""
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, lambda tracker=tracker: tracker.log(step, metrics))
+
+    def close(self) -> None:
+        """Flush and let go of all."""
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, tracker.close)
+
+    def _guarded(self, name: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        # A tracker only copies what the run's own log keeps: whatever it raises costs the tracker alone.
+        except Exception as error:
+            del self._trackers[name]
+            text = f"{name}: {type(error).__name__}: {error}; the run goes on without it, its own log is complete"
+            self._emit({"event": "alert", "text": text})

@@ -38,7 +38,8 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
     checked(registry, "rollout_engine", config.engine.use, config.engine.options, where=f"{where}: engine")
     checked(registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, where=f"{where}: optimizer")
     for index, tracker in enumerate(config.trackers):
-        checked(registry, "tracker", tracker.use, tracker.options, where=f"{where}: trackers[{index}]")
+        # Built, since a tracker begins with its first step: a missing library is told before any work.
+        build(registry, "tracker", tracker.use, tracker.options, context, where=f"{where}: trackers[{index}]")
     tasks = read_tasks(registry, config.tasks, context, where=f"{where}: tasks")
     _check_tags(config.rewards, tasks, where)
     check_golds(registry, config.rewards, tasks, context, where=f"{where}: tasks")

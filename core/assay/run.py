@@ -18,7 +18,7 @@ from assay.errors import AssayError, ConfigError, TrainingError
 from assay.events import Emit
 from assay.interrupt import StopOnInterrupt
 from assay.judging import open_panel
-from assay.observers import Observers
+from assay.observers import Observers, Trackers
 from assay.pipeline import Decided, Loop, LoopSettings, StepReport, Tickets
 from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.loop import Judge, LoopHooks
@@ -221,7 +221,7 @@ class _Session:
     loop: Loop
     decided: Decided
     observers: Observers
-    trackers: list[Any]
+    trackers: Trackers
     answers: dict[str, str]
     """Extracted answers by rollout id, until the rollout's step is recorded."""
     collapse: CollapseWatch = field(default_factory=CollapseWatch)
@@ -311,10 +311,8 @@ class _Session:
             journal=journal,
             first_step=first_step,
         )
-        trackers = [
-            build(registry, "tracker", use.use, use.options, context, where=f"trackers[{index}]")
-            for index, use in enumerate(config.trackers)
-        ]
+        context.run = info
+        trackers = Trackers.open(config.trackers, registry=registry, context=context, emit=emit)
         session = cls(
             plan,
             info,
@@ -373,8 +371,7 @@ class _Session:
         runs.append_line(self.folder / runs.METRICS, line)
         numbers = {key: float(value) for key, value in line.items() if isinstance(value, int | float)}
         self.observers.updated(UpdateReport(step=report.step, version=report.step, metrics=numbers))
-        for tracker in self.trackers:
-            tracker.log(report.step, numbers)
+        self.trackers.log(report.step, numbers)
         config = self.plan.config
         last = report.step == config.steps or self.loop.stop_requested
         if last or report.step % config.checkpoint.every_steps == 0:
@@ -458,8 +455,7 @@ class _Session:
 
         self.store.flush()
         (self.folder / runs.OUTCOME).write_text(outcome.model_dump_json(indent=1), encoding="utf-8")
-        for tracker in self.trackers:
-            tracker.close()
+        self.trackers.close()
         self.observers.run_finished(self.info, outcome)
         report = write_report(self.folder, store=self.store)
         if outcome.status == "done" and self.loop.step and not self.trained_groups:

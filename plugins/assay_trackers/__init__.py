@@ -1,1 +1,5 @@
-"""Trackers that copy a run's metrics to other tools."""
+"""Trackers: a run's metrics copied to TensorBoard, Weights & Biases or trackio."""
+
+from assay_trackers.plugin import assay_trackers
+
+__all__ = ["assay_trackers"]
