@@ -173,7 +173,7 @@ def test_columns_scores_ends_and_weights_are_options() -> None:
     assert (example.facts["margin"], example.weight) == (0.5, 2)
     plain = objective("sft", text_column="text").read({"text": "abc"}, encode)
     assert plain is not None
-    assert plain.sequences[0][0] == ()
+    assert plain.sequences[0] == ((ord("a"),), (ord("b"), ord("c"), 0))
     single = objective("bnf", layout="single").read({"prompt": "q", "response": "a", "label": 0}, encode)
     assert single is not None
     assert single.facts["label"] is False

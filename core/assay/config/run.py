@@ -162,11 +162,11 @@ class RlvrConfig(RunTable):
     @model_validator(mode="before")
     @classmethod
     def _objective_or_optimizer(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or not isinstance(data.get("objective"), Mapping | Use):
+        table = dict(cast("Mapping[str, Any]", data)) if isinstance(data, Mapping) else {}
+        chosen = table.get("objective")
+        if not isinstance(chosen, Mapping | Use):
             return cast("Any", data)
-        table = dict(cast("Mapping[str, Any]", data))
-        chosen = table["objective"]
-        name = chosen.use if isinstance(chosen, Use) else chosen.get("use")
+        name = chosen.use if isinstance(chosen, Use) else cast("Mapping[str, Any]", chosen).get("use")
         optimizer = table.get("optimizer", {})
         if not isinstance(optimizer, Mapping):
             return table

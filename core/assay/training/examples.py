@@ -1,8 +1,8 @@
 """Examples from a file or a stored run: read and checked as a whole, then split so that no problem is in both halves.
 
-Guaranteed: a row that cannot be read is an error with file and line, or counted where the config says `skip`; a row that
-is left out (empty, nothing to learn from, too long) is counted by its reason; the same data, seed and config give the
-same halves in the same order.
+Guaranteed: a row that cannot be read is an error with file and line, or counted where the config says `skip`; a row
+that is left out (nothing to learn from, too long) is counted by its reason; the same data, seed and config give the same
+halves in the same order.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ class Labels(NamedTuple):
 
 def labels_of(examples: Sequence[Example]) -> Labels | None:
     """The labels in the facts of examples (`label`, or `labels` of steps), or None where they have none."""
-    whole = [
-        example.facts["label"] for example in examples if isinstance(example.facts.get("label"), bool | int | float)
-    ]
+    told = [example.facts.get("label") for example in examples]
+    whole = [label for label in told if isinstance(label, bool | int | float)]
     if whole:
         return Labels(sum(label >= 0.5 for label in whole), len(whole), steps=False)
     found = [cast("Sequence[float | None]", example.facts.get("labels") or ()) for example in examples]

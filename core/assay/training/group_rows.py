@@ -7,7 +7,7 @@ wrote is tokenised a second time. Masked rewards, rollouts of several turns and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from assay.config.fit import GroupExamples
@@ -51,7 +51,7 @@ def rows_of_group(
             return []
         return [{"prompt": prompt, "responses": list(dict.fromkeys(rollout.text for _, rollout in ranked))}]
     raise ConfigError(
-        "objective: it learns from judged steps, and a run's rewards judge whole responses; label the steps first with: "
+        "objective: it learns from judged steps, and a run's rewards judge whole responses; label the steps first: "
         "assay label"
     )
 
@@ -134,7 +134,7 @@ class SampledEncoder:
         sampled = {ids for (_, text), ids in self._responses.items() if text == response}
         if sampled - {self._encoder("", response)[1]}:
             raise ConfigError(
-                "objective: it needs the characters of each token, and other tokens than these were sampled"
+                "objective: it needs each token's characters, and the sampled tokens are not the text's own"
             )
         return found
 

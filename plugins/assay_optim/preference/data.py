@@ -115,14 +115,25 @@ def read_ranked(row: Mapping[str, Any], columns: RankedColumns, encode: Encode) 
 def read_text(row: Mapping[str, Any], columns: TextColumns, encode: Encode) -> Example | None:
     """One response to imitate, or None where it is empty."""
     if columns.text_column is not None:
-        prompt, response = "", column(row, columns.text_column)
-    elif columns.messages_column is not None:
+        return _plain_text(row, columns, encode)
+    if columns.messages_column is not None:
         prompt, response = _split(row, columns.messages_column, "")
     else:
         prompt, response = _split(row, columns.response_column, columns.prompt_column)
     if not isinstance(response, str):
         raise ConfigError(f"a response must be a text; found {type(response).__name__}")
     return Example((encode(prompt, response),), weight=_weight(row, columns.weight_column)) if response else None
+
+
+def _plain_text(row: Mapping[str, Any], columns: TextColumns, encode: Encode) -> Example | None:
+    """A text without a prompt: its first token stands in for one, and the others are predicted."""
+    text = column(row, str(columns.text_column))
+    if not isinstance(text, str):
+        raise ConfigError(f"column {columns.text_column!r}: a text is expected; found {type(text).__name__}")
+    ids = encode("", text)[1]
+    if len(ids) < 2:
+        return None
+    return Example(((ids[:1], ids[1:]),), weight=_weight(row, columns.weight_column))
 
 
 def chosen_ends(ranked: Sequence[str], top: int | None, bottom: int | None) -> list[str]:
