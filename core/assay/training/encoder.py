@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal, cast
 
 from assay.errors import ConfigError
@@ -35,10 +34,16 @@ class TextEncoder:
         if tokenizer.eos_token_id is None:
             raise ConfigError("tokenizer: it has no end token; set eos_token in tokenizer_config.json")
         self.end_id = int(tokenizer.eos_token_id)
+        self._fingerprint: str | None = None
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """A hash of vocabulary, tokenisation and template."""
+        if self._fingerprint is None:
+            self._fingerprint = self._hash()
+        return self._fingerprint
+
+    def _hash(self) -> str:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         made = backend.to_str() if backend is not None else repr(sorted(self.tokenizer.get_vocab().items()))
         template = self.tokenizer.chat_template if self.chat else ""
