@@ -45,7 +45,7 @@ def test_the_fitted_threshold_is_the_best_there_is(rows: list[ScoredSteps]):
         return
     fitted = fit_threshold(rows)
     candidates = [-1.0, *(score + shift for row in rows for score in row.scores for shift in (0.0, 1e-6)), 2.0]
-    best = max((f1 for t in candidates if (f1 := f1_at(rows, t)) is not None))
+    best = max(f1 for t in candidates if (f1 := f1_at(rows, t)) is not None)
     assert fitted.f1 == pytest.approx(best)
     assert f1_at(rows, fitted.threshold) == pytest.approx(fitted.f1)
     assert fitted.rows == len(rows)
