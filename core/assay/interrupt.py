@@ -2,15 +2,21 @@
 
 import asyncio
 import signal
+from typing import Protocol
 
 from assay.events import Emit
-from assay.pipeline import Loop
+
+
+class Stoppable(Protocol):
+    """Work that ends by itself after the step in progress once it is asked to."""
+
+    stop_requested: bool
 
 
 class StopOnInterrupt:
     """The first Ctrl-C (or SIGTERM) ends the run after the step in progress; the second ends it at once."""
 
-    def __init__(self, loop: Loop, emit: Emit) -> None:
+    def __init__(self, loop: Stoppable, emit: Emit) -> None:
         """Watch over `loop`; the request is told by `emit`."""
         self._loop = loop
         self._emit = emit

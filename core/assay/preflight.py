@@ -1,15 +1,17 @@
 """Everything that can be found wrong before work: the first token is drawn only after all of it held."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from assay import runs
 from assay.component import BuildContext
+from assay.config.load import load_config
 from assay.config.refs import Use, build, checked
 from assay.config.rewards import RewardEntry, sources
-from assay.config.run import RlvrConfig
+from assay.config.run import AnyConfig, RlvrConfig
 from assay.contracts import Task
 from assay.discovery import default_cache_dir
 from assay.errors import ConfigError, SandboxError
@@ -50,7 +52,7 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
         held_out = read_tasks(registry, config.evaluate.tasks, context, where=f"{where}: evaluate.tasks")
         check_golds(registry, judges, held_out, context, where=f"{where}: evaluate.tasks")
         _check_apart(tasks, held_out, where=f"{where}: evaluate.tasks")
-    _check_model(config, base_dir, where)
+    check_model(config.policy.model, base_dir, where)
     optimizer: PolicyOptimizer = build(
         registry,
         "policy_optimizer",
@@ -146,7 +148,8 @@ def check_golds(
                 )
 
 
-def _check_model(config: RlvrConfig, base_dir: Path, where: str) -> None:
+def check_model(name: str, base_dir: Path, where: str) -> None:
+    """Raise `ConfigError` where a training package is missing or a model's files are nowhere to be found."""
     for package in ("torch", "transformers", "safetensors"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
@@ -155,7 +158,19 @@ def _check_model(config: RlvrConfig, base_dir: Path, where: str) -> None:
             )
     from assay.training.model import find_model  # known to be installed now
 
-    find_model(config.policy.model, base_dir=base_dir)
+    find_model(name, base_dir=base_dir)
+
+
+def check_unchanged(config: AnyConfig, folder: Path, *, may_change: Collection[str]) -> None:
+    """Raise `ConfigError` where the config differs from the run's own in anything that decides what the run is."""
+    began = load_config(folder / runs.CONFIG)
+    now, then = config.model_dump(mode="json"), began.model_dump(mode="json")
+    changed = [key for key in now if key not in may_change and now[key] != then.get(key)]
+    if changed:
+        raise ConfigError(
+            f"--resume: {folder} was begun with another {', '.join(changed)}; resume with the config that it began "
+            f"with ({folder / runs.CONFIG}), or start a new run"
+        )
 
 
 def _check_tags(rewards: Sequence[RewardEntry], tasks: Sequence[Task], where: str) -> None:

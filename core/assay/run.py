@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay import runs
-from assay.config.load import dump_config, load_config
+from assay.config.load import dump_config
 from assay.config.refs import build
 from assay.config.run import EvaluateConfig, RlvrConfig
 from assay.contracts import Reward, Rollout, RunInfo, RunOutcome, Sampling, ScoredGroup, Task, UpdateReport, WeightsRef
-from assay.errors import AssayError, ConfigError, TrainingError
+from assay.errors import AssayError, TrainingError
 from assay.events import Emit
 from assay.interrupt import StopOnInterrupt
 from assay.judging import open_panel
@@ -23,7 +23,7 @@ from assay.pipeline import Decided, Loop, LoopSettings, StepReport, Tickets
 from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
-from assay.preflight import Plan, plan_training
+from assay.preflight import Plan, check_unchanged, plan_training
 from assay.protocols import Decision, PolicyOptimizer, RolloutEngine, TaskSampler
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
@@ -74,7 +74,7 @@ async def atrain(
         if resume is not None:  # before anything slow: a run that is in use elsewhere is refused at once
             stored = RunStore.open(resume)
             stack.callback(stored.close)
-            _check_unchanged(config, resume)
+            check_unchanged(config, resume, may_change=MAY_CHANGE)
         plan = plan_training(config, base_dir=folder_of_paths, where=config.name)
         for note in plan.notes:
             emit({"event": "note", "text": note})
@@ -104,18 +104,6 @@ async def atrain(
 
 MAY_CHANGE = frozenset({"steps", "minutes", "checkpoint", "trackers", "runs_dir", "base_dir", "judging"})
 """Keys that a resumed run may have otherwise than when it began; every other one would make the log a lie."""
-
-
-def _check_unchanged(config: RlvrConfig, folder: Path) -> None:
-    """Raise `ConfigError` where the config differs from the run's own in anything that decides what the run is."""
-    began = load_config(folder / runs.CONFIG)
-    now, then = config.model_dump(mode="json"), began.model_dump(mode="json")
-    changed = [key for key in now if key not in MAY_CHANGE and now[key] != then.get(key)]
-    if changed:
-        raise ConfigError(
-            f"--resume: {folder} was begun with another {', '.join(changed)}; resume with the config that it began "
-            f"with ({folder / runs.CONFIG}), or start a new run"
-        )
 
 
 def _load_policy(plan: Plan) -> "PolicyModel":

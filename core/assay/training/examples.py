@@ -1,8 +1,8 @@
 """Examples from a file or a stored run: read and checked as a whole, then split so that no problem is in both halves.
 
 Guaranteed: a row that cannot be read is an error with file and line, or counted where the config says `skip`; a row
-that is left out (nothing to learn from, too long) is counted by its reason; the same data, seed and config give the same
-halves in the same order.
+that is left out (nothing to learn from, too long) is counted by its reason; the same data, seed and config give the
+same halves in the same order.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class SampledEncoder:
         sampled = {ids for (_, text), ids in self._responses.items() if text == response}
         if sampled - {self._encoder("", response)[1]}:
             raise ConfigError(
-                "objective: it needs each token's characters, and the sampled tokens are not the text's own"
+                "objective: it needs each token's characters, and other tokens than the text's own were sampled"
             )
         return found
 
