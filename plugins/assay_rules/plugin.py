@@ -28,7 +28,7 @@ from assay_rules.python_file import PythonOptions, build_python
 from assay_rules.repetition import Repetition, RepetitionOptions
 from assay_rules.schema import SCHEMA_LIMITS, Schema, SchemaOptions
 from assay_rules.shape import Format, FormatOptions
-from assay_rules.source import Rule, RuleSource, rule_limits
+from assay_rules.source import Elsewhere, Rule, RuleSource, rule_limits
 from assay_rules.tools import ToolCall, ToolOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741  # the options of one rule
@@ -44,9 +44,12 @@ def _rule(
     isolation: Isolation = "inline",
     blank_abstains: bool = True,
 ) -> Component[Any, RewardSource]:
-    def build(chosen: O, _context: BuildContext) -> RewardSource:
+    def build(chosen: O, context: BuildContext) -> RewardSource:
         bounds = limits if isinstance(limits, Limits) else limits(chosen)
-        return RuleSource(rule(chosen), bounds, blank_abstains=blank_abstains)
+        elsewhere = None
+        if isolation == "inline" and context.workers is not None:
+            elsewhere = Elsewhere(context.workers, name, chosen.model_dump_json())
+        return RuleSource(rule(chosen), bounds, blank_abstains=blank_abstains, elsewhere=elsewhere)
 
     return Component(name, options, build, summary=summary, isolation=isolation)
 
