@@ -7,6 +7,7 @@ from assay.hookspecs import hookimpl
 from assay.protocols import RewardSource
 from assay_judge.comparisons import ListwiseOptions, PairwiseOptions, build_listwise, build_pairwise
 from assay_judge.criteria import PrinciplesOptions, RubricOptions, build_principles, build_rubric
+from assay_judge.first_error import FirstErrorOptions, build_first_error
 from assay_judge.judge import JudgeOptions, build_judge
 
 
@@ -28,6 +29,14 @@ def assay_reward_sources() -> list[Component[Any, RewardSource]]:
             ListwiseOptions,
             build_listwise,
             "a model ranks the answers of a group, in several orders",
+            "judge",
+            "remote",
+        ),
+        Component(
+            "judge-first-error",
+            FirstErrorOptions,
+            build_first_error,
+            "a model names the first wrong step of a wrong answer",
             "judge",
             "remote",
         ),
