@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pydantic import Field
 
 from assay.component import BuildContext
 from assay.contracts import Candidate, Evidence, Span, StepScore, Verdict
 from assay.protocols import RewardSource
+from assay.steps import SplitterOptions, step_spans
 from assay_judge.source import Asked, JudgeSource, conversation, empty_response, reference_text
 from assay_judge.votes import Ballot, UnreadableError, VoteOptions, number_in, read_object, words_in
 
@@ -27,33 +27,12 @@ Name the number of the first wrong step, from 1 to {count}, or 0 if every step i
 class FirstErrorOptions(VoteOptions):
     """How an answer is cut into steps."""
 
-    separator: str = Field(default="\n\n", min_length=1)
-    """What stands between two steps; blank pieces are no steps."""
+    splitter: SplitterOptions = SplitterOptions()
+    """Where a step ends; by default at a blank line."""
     max_steps: int = Field(default=64, ge=1)
     """An answer of more steps is not judged."""
     show_reference: bool = True
     """Show the task's reference to the judge where there is one."""
-
-
-class Step(NamedTuple):
-    """One step and its characters in the response."""
-
-    text: str
-    start: int
-    end: int
-
-
-def steps_of(text: str, separator: str) -> list[Step]:
-    """The pieces of `text` between separators that are not blank, with their places."""
-    found: list[Step] = []
-    at = 0
-    for piece in text.split(separator):
-        body = piece.strip()
-        if body:
-            start = at + piece.index(body)
-            found.append(Step(body, start, start + len(body)))
-        at += len(piece) + len(separator)
-    return found
 
 
 class FirstErrorJudge(JudgeSource):
@@ -75,7 +54,7 @@ class FirstErrorJudge(JudgeSource):
         return [await self._judge_one(candidate) for candidate in batch]
 
     async def _judge_one(self, candidate: Candidate) -> Verdict:
-        steps = steps_of(candidate.rollout.text, self.options.separator)
+        steps = step_spans(candidate.rollout.text, self.options.splitter)
         if not steps:
             return empty_response()
         if len(steps) > self.options.max_steps:
@@ -99,19 +78,21 @@ class FirstErrorJudge(JudgeSource):
         )
         agreement = sum(int(ballot.grade) == first for ballot in ballots) / len(ballots)
         scores = tuple(
-            StepScore(span=Span(start=step.start, end=step.end), value=float(index < right))
-            for index, step in enumerate(steps[: right + 1])
+            StepScore(span=span, value=float(index < right)) for index, span in enumerate(steps[: right + 1])
         )
         value = min(right, len(steps) - 1) / len(steps)
         return Verdict.score(value, evidence=(*notes, votes.usage), steps=scores, confidence=agreement)
 
-    def _question(self, candidate: Candidate, steps: Sequence[Step]) -> Asked:
+    def _question(self, candidate: Candidate, steps: Sequence[Span]) -> Asked:
         prompt, reference = conversation(candidate.task), reference_text(candidate.task)
         mark = self.mark(candidate.rollout.text, prompt, reference)
         body = QUESTION.format(
             task=self.shown("TASK", prompt, mark),
             reference=self.shown("REFERENCE", reference, mark) if self.options.show_reference and reference else "",
-            steps="\n\n".join(self.shown(f"STEP {n}", step.text, mark) for n, step in enumerate(steps, 1)),
+            steps="\n\n".join(
+                self.shown(f"STEP {n}", candidate.rollout.text[step.start : step.end], mark)
+                for n, step in enumerate(steps, 1)
+            ),
             count=len(steps),
         )
         return Asked(body, mark, '{"reason": "one or two sentences", "first_wrong_step": number}')

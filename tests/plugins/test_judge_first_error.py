@@ -1,6 +1,5 @@
 """The judge of the first wrong step: shares, spans, votes, and the update that it guides."""
 
-import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -8,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay import Verdict
 from assay.registry import component_from
 from assay.testing import judge_text, scripted_endpoint
-from assay_judge.first_error import steps_of
 
 Body = Mapping[str, Any]
 ANSWER = "two and two is 4\n\n4 times 2 is 9\n\n\n\n  9 minus 1 is 8 \n\nso 8"
@@ -65,15 +61,6 @@ def test_too_many_steps_and_no_step_are_the_candidates_doing():
     assert ask(" \n\n ").reason == "empty_response"
 
 
-@given(st.text(alphabet="a b\n", max_size=40), st.sampled_from(["\n", "\n\n", "b"]))
-def test_steps_are_exactly_where_they_say(text: str, separator: str):
-    steps = steps_of(text, separator)
-    assert all(text[step.start : step.end] == step.text for step in steps)
-    assert all(before.end <= after.start for before, after in itertools.pairwise(steps))
-    left = [char for char in text if not char.isspace() and char not in separator]
-    assert [char for step in steps for char in step.text if not char.isspace() and char not in separator] == left
-
-
 CONFIG = """
 kind = "rlvr"
 name = "guided"
@@ -83,7 +70,7 @@ tasks = {{ use = "jsonl", path = "tasks.jsonl", columns = {{ prompt = "question"
 engine = {{ use = "transformers", group_size = 6, max_new_tokens = 12, template = "plain" }}
 rewards = [
     {{ use = "math" }},
-    {{ use = "judge-first-error", base_url = "{url}", model = "scripted", separator = "1", channel = "rts" }},
+    {{ use = "judge-first-error", base_url = "{url}", model = "scripted", splitter = {{ separator = "1" }}, channel = "rts" }},
 ]
 optimizer = {{ use = "{optimizer}", learning_rate = 1e-4 }}
 loop = {{ groups_per_step = 2 }}
