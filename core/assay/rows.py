@@ -1,10 +1,11 @@
-"""Reads JSON-lines files that anybody may have written: every mistake is one sentence with file, line and column."""
+"""Reads JSON-lines and Parquet files that anybody may have written: every mistake is one sentence with its place."""
 
+import datetime
 import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 
@@ -18,7 +19,7 @@ class Row(NamedTuple):
     """One object of a file."""
 
     line: int
-    """Number of its line, from 1."""
+    """Number of its line (in Parquet: of its row), from 1."""
     data: dict[str, Any]
 
 
@@ -34,10 +35,13 @@ class BadRowError(ConfigError):
 def read_rows(path: str | Path) -> Iterator[Row | BadRowError]:
     """Every row in order, a `BadRowError` in place of each that is no JSON object; blank lines are skipped.
 
-    Accepts a byte-order mark, CRLF and gzip (by the suffix `.gz`). Raises `ConfigError` for a file that
-    cannot be opened.
+    Accepts a byte-order mark, CRLF, gzip (by the suffix `.gz`) and Parquet (by the suffix `.parquet`). Raises
+    `ConfigError` for a file that cannot be opened.
     """
     try:
+        if Path(path).suffix == ".parquet":
+            yield from _parquet_rows(path)
+            return
         with _open(Path(path)) as stream:
             yield from _rows(stream, str(path))
     except FileNotFoundError as error:
@@ -95,6 +99,54 @@ def _row(raw: bytes, path: str, number: int) -> Row | BadRowError:
         whole = json.dumps(data, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return Row(number, json.loads(whole))
     return Row(number, data)  # pyright: ignore[reportUnknownArgumentType]  (keys of JSON objects are text)
+
+
+def arrow_rows(batches: Iterable[Any], path: str | Path) -> Iterator[Row | BadRowError]:
+    """Every row of Arrow tables or record batches; times become ISO text, columns of bytes are left out.
+
+    A number that is not finite, or a value that JSON has no word for, gives a `BadRowError` in place of the row.
+    """
+    number = 0
+    for batch in batches:
+        names = [field.name for field in batch.schema if "binary" not in str(field.type)]
+        for data in batch.select(names).to_pylist():
+            number += 1
+            try:
+                yield Row(number, {name: _plain(value, name) for name, value in data.items()})
+            except ValueError as error:
+                yield BadRowError(f"{path}:{number}: {error}", number)
+
+
+def _parquet_rows(path: str | Path) -> Iterator[Row | BadRowError]:
+    try:
+        from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{path}: Parquet needs the package 'pyarrow', which is not installed; "
+            'install it with: python -m pip install "assay[data]"'
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:  # pyright: ignore[reportUnknownMemberType]
+            yield from arrow_rows(file.iter_batches(batch_size=1024), path)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    except ValueError as error:  # ArrowInvalid is one
+        raise ConfigError(f"{path}: not a Parquet file, or damaged: {' '.join(str(error).split())[:200]}") from error
+
+
+def _plain(value: Any, name: str) -> Any:
+    """The value as JSON has it; raises `ValueError` for one that it has not."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"column {name!r}: {value} is not a JSON number")
+        return value
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): _plain(item, name) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, name) for item in cast("list[Any]", value)]
+    raise ValueError(f"column {name!r} holds a {type(value).__name__}, which is not JSON; make it text or a number")
 
 
 def column(row: Row, name: str, *, path: str | Path) -> Any:

@@ -7,9 +7,10 @@ from typing import Any
 from assay.component import Component
 from assay.hookspecs import hookimpl
 from assay.protocols import RewardSource, TaskSource
-from assay_tasks.files import JsonlOptions, build_jsonl
+from assay_tasks.files import JsonlOptions, ParquetOptions, build_jsonl, build_parquet
 from assay_tasks.gym import GymOptions, build_gym
 from assay_tasks.gym_scorer import GymScorerOptions, build_scorer
+from assay_tasks.hub import DatasetsOptions, build_datasets
 
 
 @hookimpl
@@ -17,6 +18,14 @@ def assay_task_sources() -> list[Component[Any, TaskSource]]:
     """Offer the task sources."""
     return [
         Component("jsonl", JsonlOptions, build_jsonl, summary="tasks from a file of JSON lines"),
+        Component("parquet", ParquetOptions, build_parquet, summary="tasks from a Parquet file", extra="data"),
+        Component(
+            "datasets",
+            DatasetsOptions,
+            build_datasets,
+            summary="tasks from the library datasets: a saved data set, data files, or a name on the hub",
+            extra="data",
+        ),
         Component(
             "reasoning_gym",
             GymOptions,

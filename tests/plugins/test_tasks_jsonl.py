@@ -110,7 +110,7 @@ BAD_ROWS: list[tuple[list[Any], dict[str, Any], str]] = [
         "column 'kind' must be a text or a list of texts",
     ),
     ([{"prompt": "a"}, "{'prompt': 'b'}"], {}, "tasks.jsonl:2:2: not JSON"),
-    ([], {}, "tasks.jsonl: the file has no rows"),
+    ([], {}, "tasks.jsonl: it has no rows"),
 ]
 
 
