@@ -1,4 +1,4 @@
-"""`assay score`: verdicts for a file of answers."""
+"""`assay score`: verdicts for a file of answers, or again for a stored run."""
 
 import asyncio
 import sys
@@ -15,6 +15,7 @@ from rich.progress import Progress as RichProgress
 
 from assay import runs
 from assay.cli.output import emit, note, say, table
+from assay.cli.rescore import find_stored, rescore
 from assay.config.load import dump_config, load_config, parse_config
 from assay.config.run import ScoreConfig
 from assay.contracts import RunInfo, RunOutcome
@@ -38,15 +39,17 @@ def score(
     response: str | None = None,
     reference: str | None = None,
     on_bad_row: Literal["stop", "skip"] = "stop",
-    workers: int = 2,
+    workers: int | None = None,
     timeout_s: float | None = None,
     fail_above: float | None = None,
+    changed_only: bool = False,
+    runs_dir: Path = Path("runs"),
     json_: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
-    """Judge the answers of a JSONL file.
+    """Judge the answers of a JSONL file, or a stored run again with today's sources and tasks.
 
     Args:
-        data: The file, one JSON object per line.
+        data: The file, one JSON object per line; or a run: folder, name, short id, or `latest`.
         reward: A reward source, NAME[:WEIGHT] or FILE.py:FUNCTION[:WEIGHT]; may be repeated.
         config: A TOML config of kind "score" in place of the other arguments.
         out: Where the verdicts go; default DATA with `.scored.jsonl`.
@@ -54,14 +57,33 @@ def score(
         response: Column of the response.
         reference: Column of the reference.
         on_bad_row: What a bad row does: stop, or skip it.
-        workers: Candidates that may be judged at once in worker processes.
+        workers: Candidates that may be judged at once in worker processes; default 2, for a run what its config says.
         timeout_s: Wall time of one candidate.
         fail_above: Exit with 3 when a larger share of verdicts failed.
+        changed_only: Of a run, judge again only what a changed source or a changed task makes necessary.
+        runs_dir: Where a run is looked for.
         json_: One JSON object per row on stdout.
     """
-    settings = _settings(data, reward, config, out, prompt, response, reference, on_bad_row, workers, timeout_s)
+    settings = None
+    if config is not None or reward or data is None:
+        settings = _settings(data, reward, config, out, prompt, response, reference, on_bad_row, workers, timeout_s)
+    stored = find_stored(data if settings is None else settings.data.path, runs_dir, required=changed_only)
+    if stored is not None:
+        if given := [name for name, value in _columns(out, prompt, response, reference).items() if value is not None]:
+            raise ConfigError(f"assay score: {', '.join(given)} is for files; {stored} is a run, and keeps its columns")
+        return rescore(
+            stored,
+            settings,
+            changed_only=changed_only,
+            judging=_judging(workers, timeout_s),
+            fail_above=fail_above,
+            json_=json_,
+        )
+    settings = settings or _settings(
+        data, reward, config, out, prompt, response, reference, on_bad_row, workers, timeout_s
+    )
     started = time.monotonic()
-    base_dir = config.parent if config is not None else Path.cwd()
+    base_dir = Path(settings.base_dir or (config.parent if config is not None else Path.cwd()))
     registry = Registry.load(allow=settings.plugins.allow)
     for problem in registry.problems:
         note(f"! {problem}")
@@ -81,7 +103,8 @@ def score(
         seed=settings.seed,
         plugins=registry.versions(),
     )
-    (folder / runs.CONFIG).write_text(dump_config(settings), encoding="utf-8")
+    complete = settings.model_copy(update={"base_dir": str(base_dir.absolute())})
+    (folder / runs.CONFIG).write_text(dump_config(complete), encoding="utf-8")
     with RunStore.create(folder, info) as store:
         results = asyncio.run(_judge(settings, answers, registry, context, store, output, json_))
         (folder / runs.OUTCOME).write_text(RunOutcome(status="done", steps=0).model_dump_json(), encoding="utf-8")
@@ -105,7 +128,7 @@ def _settings(
     response: str | None,
     reference: str | None,
     on_bad_row: OnBadRow,
-    workers: int,
+    workers: int | None,
     timeout_s: float | None,
 ) -> ScoreConfig:
     if config is not None:
@@ -125,13 +148,23 @@ def _settings(
         "name": Path(_stem(data)).name,
         "data": {key: value for key, value in columns.items() if value is not None},
         "rewards": [parse_reward(text) for text in reward],
-        "judging": {"workers": workers} | ({"timeout_s": timeout_s} if timeout_s is not None else {}),
+        "judging": _judging(workers, timeout_s),
     }
     if out is not None:
         tree["output"] = {"path": str(out)}
     parsed = parse_config(tree, where="assay score")
     assert isinstance(parsed, ScoreConfig)
     return parsed
+
+
+def _judging(workers: int | None, timeout_s: float | None) -> dict[str, Any]:
+    """Keys of the `judging` table that were given as flags."""
+    given = {"workers": workers, "timeout_s": timeout_s}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _columns(out: Path | None, prompt: str | None, response: str | None, reference: str | None) -> dict[str, object]:
+    return {"--out": out, "--prompt": prompt, "--response": response, "--reference": reference}
 
 
 def _output(settings: ScoreConfig) -> Path:

@@ -92,6 +92,9 @@ class Judgement(Contract):
     """Version of the distribution that the source came from."""
     options_hash: str
     input_hash: str
+    fingerprint: str = ""
+    """Digest of everything that can change a verdict of the source (distribution, version, name, options, the file or
+    the weights behind it); empty where it was not kept."""
     verdict: Verdict
     output: str = ""
     """What the verifier printed or logged while judging, shortened."""

@@ -26,7 +26,7 @@ from assay.judging.cache import ContentKeys, VerdictCache, digest
 from assay.judging.capture import capturing
 from assay.judging.combine import Outcome, Range
 from assay.judging.guard import InlineGuard, ProcessGuard, with_overrides
-from assay.judging.source import Device, Identity, Observe, Policy, Source
+from assay.judging.source import Device, Identity, Observe, Policy, Recall, Source
 from assay.judging.tracked import ProgramKey
 from assay.judging.workers import WorkerPool
 from assay.protocols import LearningSource, RewardSource
@@ -115,11 +115,13 @@ class Panel:
         judging: JudgingConfig,
         context: BuildContext,
         observe: Observe | None = None,
+        recall: Recall | None = None,
     ) -> None:
         """Check the entries; raises `ConfigError` for an unknown name or option. Nothing is started yet."""
         self.judging = judging
         self._registry = registry
         self._observe = observe
+        self._recall = recall
         self._own_pool = None if isinstance(context.workers, WorkerPool) else self._new_pool()
         self._pool = context.workers if isinstance(context.workers, WorkerPool) else self._own_pool
         assert self._pool is not None
@@ -271,6 +273,7 @@ class Panel:
             keys=self._keys,
             cache=self._cache,
             observe=self._observe,
+            recall=self._recall,
             device=device,
             takes_batches=component.isolation != "process",
         )
@@ -379,10 +382,12 @@ def open_panel(
     judging: JudgingConfig | None = None,
     context: BuildContext | None = None,
     observe: Observe | None = None,
+    recall: Recall | None = None,
 ) -> Panel:
     """A panel for a `rewards` list, to be entered with `async with`; raises `ConfigError` for a wrong entry.
 
-    `observe` is called with every candidate and judgement, also a cached one.
+    `observe` is called with every candidate and judgement, also a cached one. `recall` is asked before anything is
+    judged: what it knows counts as cached.
     """
     return Panel(
         rewards,
@@ -390,6 +395,7 @@ def open_panel(
         judging=judging or JudgingConfig(),
         context=context or BuildContext(),
         observe=observe,
+        recall=recall,
     )
 
 

@@ -12,11 +12,13 @@ from typing import Literal, NamedTuple
 from assay.contracts import Candidate, Evidence, Judgement, Limits, Verdict
 from assay.errors import JudgingError
 from assay.judging.batcher import Batcher, FairShare
-from assay.judging.cache import ContentKeys, VerdictCache
+from assay.judging.cache import ContentKeys, VerdictCache, digest
 from assay.judging.guard import Guard, Judged
 from assay.judging.health import Health
 
 Observe = Callable[[Candidate, Judgement], None]
+Recall = Callable[["Source", Candidate, str], Judged | None]
+"""Source, candidate and content key to what is known from before and still holds, or None: then it is judged."""
 
 
 class Identity(NamedTuple):
@@ -130,6 +132,7 @@ class Source:
         keys: ContentKeys,
         cache: VerdictCache,
         observe: Observe | None = None,
+        recall: Recall | None = None,
         device: Device | None = None,
         takes_batches: bool = True,
     ) -> None:
@@ -141,6 +144,9 @@ class Source:
         self.health = Health(threshold=policy.stop_if_failed_above)
         self.statistics = Statistics()
         self.observe = observe
+        self.recall = recall
+        self.fingerprint = digest(identity.fingerprint)
+        """What judgements keep of the identity's fingerprint."""
         self._keys = keys
         self._cache = cache
         self._caching = policy.cache and limits.deterministic and limits.scope == "rollout"
@@ -170,6 +176,8 @@ class Source:
         self._stop_if_unhealthy()
         key = key or self._keys.key(candidate)
         started_at = datetime.now(UTC)
+        if self.recall is not None and (judged := self.recall(self, candidate, key)) is not None:
+            return self._record(candidate, key, started_at, judged, cached=True)
         if self._masked():
             return self._record(candidate, key, started_at, self._mask())
         if not self._caching:
@@ -187,6 +195,13 @@ class Source:
         """The judgements of a whole group in one call, for a source that must see it together."""
         self._stop_if_unhealthy()
         started_at = datetime.now(UTC)
+        if self.recall is not None:
+            known = [self.recall(self, candidate, self._keys.key(candidate)) for candidate in candidates]
+            if (recalled := [judged for judged in known if judged is not None]) and len(recalled) == len(candidates):
+                return [
+                    self._record(candidate, self._keys.key(candidate), started_at, judged, cached=True)
+                    for candidate, judged in zip(candidates, recalled, strict=True)
+                ]
         if self._masked():
             answers: Sequence[Judged] = [self._mask()] * len(candidates)
         else:
@@ -298,6 +313,7 @@ class Source:
             version=self.identity.version,
             options_hash=self.identity.options_hash,
             input_hash=key,
+            fingerprint=self.fingerprint,
             verdict=judged.verdict,
             output=judged.output,
             attempt=judged.attempt,
