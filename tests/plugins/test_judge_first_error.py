@@ -70,7 +70,7 @@ tasks = {{ use = "jsonl", path = "tasks.jsonl", columns = {{ prompt = "question"
 engine = {{ use = "transformers", group_size = 6, max_new_tokens = 12, template = "plain" }}
 rewards = [
     {{ use = "math" }},
-    {{ use = "judge-first-error", base_url = "{url}", model = "scripted", splitter = {{ separator = "1" }}, channel = "rts" }},
+    {{ use = "judge-first-error", base_url = "{url}", model = "m", splitter = {{ separator = "1" }}, channel = "rts" }},
 ]
 optimizer = {{ use = "{optimizer}", learning_rate = 1e-4 }}
 loop = {{ groups_per_step = 2 }}
