@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from assay.contracts.batch import Candidate, RolloutRequest, ScoredGroup, WeightsRef
@@ -79,6 +80,14 @@ class RolloutEngine(Protocol):
     async def aclose(self) -> None:
         """Let go of everything; called once."""
         ...
+
+
+@runtime_checkable
+class ReadsWeights(Protocol):
+    """An engine that takes new weights from files; any other one shares the trained module in memory."""
+
+    weights_folder: Path
+    """Where versions are published for it; at most two lie there, each with the trained model's `probe.json`."""
 
 
 @dataclass(frozen=True)

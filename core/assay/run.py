@@ -24,7 +24,7 @@ from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan, check_unchanged, plan_training
-from assay.protocols import Decision, PolicyOptimizer, RolloutEngine, TaskSampler
+from assay.protocols import Decision, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
 from assay.store import RunStore
@@ -234,6 +234,7 @@ class _Session:
         from assay.training.weights import Publisher
 
         config, registry, context = plan.config, plan.registry, plan.context
+        context.run = info
         observers = Observers(registry.observers().hook, emit)
 
         answers: dict[str, str] = {}
@@ -281,7 +282,8 @@ class _Session:
             for file in (runs.METRICS, runs.EVALUATIONS):
                 runs.keep_steps(folder / file, first_step)
             emit({"event": "resumed", "step": first_step, "kept_rollouts": kept})
-        learner = _Learner(trainer, optimizer, Publisher(policy), config.seed if config.loop.shuffle_rewards else None)
+        publisher = Publisher(policy, folder=engine.weights_folder if isinstance(engine, ReadsWeights) else None)
+        learner = _Learner(trainer, optimizer, publisher, config.seed if config.loop.shuffle_rewards else None)
         sampler = next((sidecar for sidecar in optimizer.sidecars if isinstance(sidecar, TaskSampler)), None)
         tickets = Tickets(
             plan.tasks,
@@ -299,7 +301,6 @@ class _Session:
             journal=journal,
             first_step=first_step,
         )
-        context.run = info
         trackers = Trackers.open(config.trackers, registry=registry, context=context, emit=emit)
         session = cls(
             plan,
@@ -332,7 +333,8 @@ class _Session:
             with StopOnInterrupt(self.loop, self.emit):
                 if config.evaluate is not None and self.loop.step == 0:
                     await self.evaluate(0)
-                await self.engine.push_weights(self.learner.weights(self.loop.step))
+                weights = await asyncio.to_thread(self.learner.weights, self.loop.step)
+                await self.engine.push_weights(weights)
                 status: Literal["done", "stopped"] = await self.loop.run()
             outcome = RunOutcome(status=status, steps=self.loop.step)
         except BaseExceptionGroup as group:

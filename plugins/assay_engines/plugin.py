@@ -11,6 +11,7 @@ from assay.errors import ConfigError
 from assay.hookspecs import hookimpl
 from assay.protocols import RolloutEngine
 from assay_engines.openai import OpenAIEngine, OpenAIOptions
+from assay_engines.vllm.options import VLLMOptions
 
 
 class TransformersOptions(Options):
@@ -74,6 +75,27 @@ TRANSFORMERS: Component[Any, RolloutEngine] = Component(
 )
 
 
+def _build_vllm(options: VLLMOptions, context: BuildContext) -> RolloutEngine:
+    try:
+        import httpx  # noqa: F401  # pyright: ignore[reportUnusedImport]  (asked for before a server is started)
+
+        from assay_engines.vllm.build import build_engine
+    except ImportError as error:
+        raise ConfigError(
+            f"engine 'vllm': a package is missing ({error}); install it with: python -m pip install 'assay[train,vllm]'"
+        ) from error
+    return build_engine(options, context)
+
+
+VLLM: Component[Any, RolloutEngine] = Component(
+    "vllm",
+    VLLMOptions,
+    _build_vllm,
+    summary="samples on a vLLM server in its own process, which takes each new version of the weights",
+    extra="vllm",
+)
+
+
 def _build_openai(options: OpenAIOptions, _context: BuildContext) -> RolloutEngine:
     return OpenAIEngine(options)
 
@@ -90,4 +112,4 @@ OPENAI: Component[Any, RolloutEngine] = Component(
 @hookimpl
 def assay_rollout_engines() -> list[Component[Any, RolloutEngine]]:
     """Offer the engines of this package."""
-    return [TRANSFORMERS, OPENAI]
+    return [TRANSFORMERS, VLLM, OPENAI]

@@ -151,7 +151,7 @@ class Loop:
         self._sampled: asyncio.Queue[Rollout] = asyncio.Queue(bound)
         self._judged: asyncio.Queue[tuple[Rollout, Reward]] = asyncio.Queue(bound)
         self._batches: asyncio.Queue[Batch] = asyncio.Queue(1)
-        self._updates: asyncio.Queue[int] = asyncio.Queue(1)
+        self._updates: asyncio.Queue[tuple[int, WeightsRef]] = asyncio.Queue(1)
 
     async def run(self) -> Literal["done", "stopped"]:
         """Run until all steps are done, or until the step in progress is done after a stop was requested."""
@@ -292,9 +292,21 @@ class Loop:
             report = StepReport(self.step, batch, stale, {**metrics, **phases, "stale_groups": float(stale)})
             self.journal.trained(report)
             self.hooks.after_step(report)
-            await self._updates.put(self.step)
+            await self._updates.put((self.step, await self._written(self.step)))
             if self.settings.minutes is not None and self.clock() - started > self.settings.minutes * 60:
                 self.stop_requested = True
+
+    async def _written(self, step: int) -> WeightsRef:
+        """The weights of this step, written down before the next update changes them and before the engine pauses.
+
+        An engine that reads them from files is never more than one version behind what lies there.
+        """
+        await self._updates.join()
+        self._enter("publish", f"writing the weights of step {step}")
+        try:
+            return await asyncio.to_thread(self.learner.weights, step)
+        finally:
+            self._leave("publish", "an update")
 
     def _fresh(self, group: ScoredGroup) -> bool:
         versions = [span.version for rollout in group.rollouts for span in rollout.weight_versions]
@@ -304,11 +316,11 @@ class Loop:
 
     async def _publish(self) -> None:
         while True:
-            step = await self._updates.get()
+            step, weights = await self._updates.get()
             self._enter("publish", f"pushing the weights of step {step}")
             try:
                 await self.engine.pause("keep")
-                await self.engine.push_weights(self.learner.weights(step))
+                await self.engine.push_weights(weights)
                 await self.engine.resume()
             finally:
                 self._leave("publish", "an update")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.contracts.batch import WeightsRef
+from assay.training.probe import write_probe
 
 if TYPE_CHECKING:
     from assay.training.model import PolicyModel
@@ -36,9 +37,12 @@ class Publisher:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_policy(self._policy, temporary)
+        if self._policy.tokenizer is not None:
+            write_probe(self._policy, temporary)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
-        for old in sorted(path for path in self._folder.iterdir() if path.name.isdigit())[: -self._keep]:
+        versions = sorted(path for path in self._folder.iterdir() if path.name.isdigit() and path != target)
+        for old in versions[: len(versions) + 1 - self._keep]:
             shutil.rmtree(old, ignore_errors=True)
         return WeightsRef(version=version, path=str(target))
 
