@@ -8,7 +8,7 @@ from typing import Any
 from assay.component import BuildContext
 from assay.config.load import load_config
 from assay.config.rewards import JudgingConfig
-from assay.config.run import AnyConfig, RlvrConfig, ScoreData
+from assay.config.run import AnyConfig, RlvrConfig, ScoreConfig, ScoreData
 from assay.contracts import Judgement
 from assay.errors import ConfigError
 from assay.preflight import make_context
@@ -58,17 +58,23 @@ async def ascore(
 
 
 def train(config: AnyConfig, *, base_dir: str | Path = ".", resume: "Run | None" = None) -> Run:
-    """The finished run of a config; see `assay.run.atrain`."""
+    """The finished run of a config; see `assay.run.atrain` (rlvr) and `assay.fit.afit` (sft, preference, prm)."""
     return asyncio.run(atrain(config, base_dir=base_dir, resume=resume))
 
 
 async def atrain(config: AnyConfig, *, base_dir: str | Path = ".", resume: "Run | None" = None) -> Run:
     """As `train`, inside a running event loop."""
-    from assay.run import atrain as run_training  # the pipeline is not needed to score
+    if isinstance(config, ScoreConfig):
+        raise ConfigError(f"train: kind {config.kind!r} is not trained; use one of rlvr, sft, preference, prm")
+    where = resume.folder if resume else None
+    if isinstance(config, RlvrConfig):
+        from assay.run import atrain as run_training  # the pipeline is not needed to score
 
-    if not isinstance(config, RlvrConfig):
-        raise ConfigError(f"train: kind {config.kind!r} is not trained; use kind = 'rlvr'")
-    folder = await run_training(config, base_dir=Path(base_dir), resume=resume.folder if resume else None)
+        folder = await run_training(config, base_dir=Path(base_dir), resume=where)
+    else:
+        from assay.fit import afit
+
+        folder = await afit(config, base_dir=Path(base_dir), resume=where)
     assert folder is not None
     return Run(folder)
 

@@ -17,6 +17,10 @@ CONFIG, METRICS, EVALUATIONS, REPORT, CHECKPOINTS, OUTCOME = (
     "outcome.json",
 )
 """What lies in a run folder beside the store."""
+DATA = "data.json"
+"""What a run of a kind that learns from examples was trained on: counts, and a hash of every example."""
+MODEL = "model"
+"""Folder with the whole model where checkpoints hold an adapter only; written at the end."""
 
 
 def new_run_folder(runs_dir: Path, name: str) -> Path:

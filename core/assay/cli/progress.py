@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from assay.reports.fit import data_sentence, evaluation_sentence
 from assay.reports.metrics import interval_of, is_source
 
 
@@ -105,3 +106,34 @@ class Progress:
         )
         self._say(f"{word} {event['steps']} steps in {minutes:.1f} min")
         self._say(f"report {event['report']}.  Next: assay show {event['run']}")
+
+
+class FitProgress(Progress):
+    """Prints the events of a run that learns from examples."""
+
+    def _data(self, event: Mapping[str, Any]) -> None:
+        self._say(f"data: {data_sentence(event)}")
+
+    def _launch(self, event: Mapping[str, Any]) -> None:
+        self._say(
+            f"run {event['run']}  {event['kind']} {event['objective']}  policy {event['policy']}  "
+            f"examples {event['examples']:,}  held out {event['held_out']:,}  steps {event['steps']}  "
+            f"folder {event['folder']}"
+        )
+        self._task = self._bar.add_task("steps", total=event["steps"])
+
+    def _resumed(self, event: Mapping[str, Any]) -> None:
+        self._say(f"resumed after step {event['step']}")
+
+    def _evaluation(self, event: Mapping[str, Any]) -> None:
+        self._say(f"held out after step {event['step']}: {evaluation_sentence(event)}")
+
+    def _step(self, event: Mapping[str, Any]) -> None:
+        known = ("loss", "nll", "accuracy", "chosen_above", "margin", "judged_right", "best_first", "stream_loss")
+        numbers = "  ".join(f"{name} {event[name]:.4g}" for name in known if name in event)
+        self._say(
+            f"step {event['step']}/{event['steps']}  epoch {event['epoch']}/{event['epochs']}  {numbers}  "
+            f"grad {event.get('grad_norm', 0.0):.3g}  lr {event.get('lr', 0.0):.3g}  {event['update_s']:.1f} s"
+        )
+        if self._task is not None:
+            self._bar.update(self._task, completed=event["step"])

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from assay import runs
 from assay.cli.output import emit, say, table
 from assay.contracts import Judgement
+from assay.reports.fit import evaluation_sentence
 from assay.reports.metrics import interval_of
 from assay.reports.statistics import tally
 from assay.reports.text import one_line, visible
@@ -64,8 +65,15 @@ def _summary(store: RunStore, folder: Path, json_: bool) -> int:
     if outcome.get("message"):
         say(f"  {outcome['message']}")
     for line in evaluations:
+        if "accuracy" not in line:
+            say(f"held out after step {line['step']}: {evaluation_sentence(line)}")
+            continue
         facts = line["accuracy"]
         say(f"held out after step {line['step']}: accuracy {interval_of(facts)} over {facts.get('of', 0)} answers")
+    if steps and "scored" not in steps[-1]:
+        say(f"last step {steps[-1]['step']}: loss {steps[-1]['loss']:.4g}")
+        say(f"report {folder / runs.REPORT}")
+        return 0
     if steps:
         first, last = steps[0], steps[-1]
         for name, line in (("first", first), ("last", last)):

@@ -1,4 +1,4 @@
-"""`assay train`: run a config."""
+"""`assay train`: run a config of any training kind."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +7,9 @@ from cyclopts import Parameter
 
 from assay import runs
 from assay.cli.output import emit, say
-from assay.cli.progress import Progress
+from assay.cli.progress import FitProgress, Progress
 from assay.config.load import load_config
-from assay.config.run import RlvrConfig
+from assay.config.run import AnyConfig, RlvrConfig, ScoreConfig
 from assay.errors import ConfigError
 
 
@@ -24,31 +24,37 @@ def train(
     resume: bool = False,
     json_: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
-    """Run a config: reinforcement learning from verified rewards.
+    """Run a config: reinforcement learning (rlvr), examples (sft, preference), or a reward model (prm).
 
     Args:
         file: The TOML config.
         set_: Replace one value, for example `--set rewards.0.weight=0.5`; may be repeated.
         steps: Number of optimizer steps in place of the config's.
         minutes: Stop after this many minutes, at the end of a step.
-        dry_run: Check everything and stop before the first token.
+        dry_run: Check everything and stop before the first token or update.
         resume: Continue the newest run of this config.
         json_: One JSON object per line on stdout.
     """
     overrides = dict(_pair(item) for item in set_)
     overrides |= {key: value for key, value in (("steps", steps), ("minutes", minutes)) if value is not None}
     config = load_config(file, overrides=overrides)
-    if not isinstance(config, RlvrConfig):
+    if isinstance(config, ScoreConfig):
         raise ConfigError(
             f"{file}: kind {config.kind!r} is not for `assay train`; use: assay {config.kind} --config {file}"
         )
     folder = _newest(config) if resume else None
-    from assay.run import train as run_training  # after the config: a mistake in it is answered at once
+    if isinstance(config, RlvrConfig):
+        from assay.run import train as run_training  # after the config: a mistake in it is answered at once
 
-    with Progress() as progress:
-        finished = run_training(
-            config, base_dir=file.parent, resume=folder, dry_run=dry_run, emit=emit if json_ else progress.handle
-        )
+        with Progress() as progress:
+            told = emit if json_ else progress.handle
+            finished = run_training(config, base_dir=file.parent, resume=folder, dry_run=dry_run, emit=told)
+    else:
+        from assay.fit import fit  # likewise
+
+        with FitProgress() as progress:
+            told = emit if json_ else progress.handle
+            finished = fit(config, base_dir=file.parent, resume=folder, dry_run=dry_run, emit=told)
     if finished is None and not json_:
         say(f"{file}: everything that can be checked before work is in order")
     return 0
@@ -61,7 +67,7 @@ def _pair(item: str) -> tuple[str, str]:
     return key, value
 
 
-def _newest(config: RlvrConfig) -> Path:
+def _newest(config: AnyConfig) -> Path:
     """The newest run folder of the config's name."""
     folders = [f for f in runs.run_folders(Path(config.runs_dir)) if f.name.rpartition("-")[0] == config.name]
     if not folders:

@@ -1,6 +1,5 @@
 """The config tree of the kinds that learn from examples: `sft`, `preference` and `prm`."""
 
-from pathlib import PurePath
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -28,7 +27,7 @@ class ExampleData(GroupExamples):
     """Where examples come from, and how they are split into a trained and a held-out half."""
 
     use: Literal["jsonl", "run"] = "jsonl"
-    """`jsonl`: a file of JSON lines; `run`: the judged rollouts of a stored run."""
+    """`jsonl`: a file of JSON lines, or a Parquet file; `run`: the judged rollouts of a stored run."""
     path: str = Field(min_length=1)
     """The file; or the run by folder, name, short id, or `latest`."""
     columns: dict[str, str] = Field(default_factory=dict)
@@ -57,8 +56,6 @@ class ExampleData(GroupExamples):
             raise ValueError(f'{wrong[0]} is for use = "{other}"; found use = "{self.use}"; remove one of the two')
         if self.chosen == "explanation":
             raise ValueError('chosen = "explanation" needs explanations, which kind = "rlvr" draws; use "best"')
-        if self.use == "jsonl" and PurePath(self.path).suffix == ".parquet":
-            raise ValueError(f"{self.path} is a Parquet file; write its rows as JSON lines first")
         return self
 
 
@@ -107,11 +104,6 @@ class FitConfig(RunTable):
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     @property
-    def trained(self) -> PolicyConfig:
-        """The model that is trained."""
-        raise NotImplementedError
-
-    @property
     def reference_model(self) -> str | None:
         """Name of the frozen model that the objective compares with; None for the trained one as it was."""
         return None
@@ -120,11 +112,6 @@ class FitConfig(RunTable):
     def stream_data(self) -> StreamData | None:
         """The second stream, where there is one."""
         return None
-
-    @property
-    def measured(self) -> FitEvaluate:
-        """When the held-out half is measured."""
-        raise NotImplementedError
 
     @property
     def objective_options(self) -> dict[str, Any]:
@@ -221,3 +208,7 @@ class PrmConfig(FitConfig):
     def objective_options(self) -> dict[str, Any]:
         """The objective's options, the splitter among them."""
         return self.objective.options | ({} if self.splitter is None else {"splitter": self.splitter})
+
+
+AnyFit = SftConfig | PreferenceConfig | PrmConfig
+"""A config of a kind that learns from examples."""

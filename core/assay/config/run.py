@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from assay.config.base import CheckpointConfig, PolicyConfig, RunTable, Table
-from assay.config.fit import FitConfig, GroupExamples, PreferenceConfig, PrmConfig, SftConfig
+from assay.config.fit import AnyFit, GroupExamples, PreferenceConfig, PrmConfig, SftConfig
 from assay.config.refs import Use
 from assay.config.rewards import JudgingConfig, RewardEntry
 from assay.config.training import OptimizerSettings
@@ -15,10 +15,10 @@ from assay.contracts.rollout import Sampling
 __all__ = [
     "KINDS",
     "AnyConfig",
+    "AnyFit",
     "CheckpointConfig",
     "EngineConfig",
     "EvaluateConfig",
-    "FitConfig",
     "LoopConfig",
     "OptimizerConfig",
     "PolicyConfig",
@@ -238,7 +238,7 @@ class ScoreConfig(RunTable):
     output: ScoreOutput | None = None
 
 
-AnyConfig = RlvrConfig | SftConfig | PreferenceConfig | PrmConfig | ScoreConfig
+AnyConfig = RlvrConfig | AnyFit | ScoreConfig
 KINDS: dict[str, type[AnyConfig]] = {
     "rlvr": RlvrConfig,
     "sft": SftConfig,

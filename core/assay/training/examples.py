@@ -37,6 +37,8 @@ class ExampleSet:
     """Rows that were found."""
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
     """Reason to the number of rows or examples that are in neither half."""
+    held_rows: Sequence[Mapping[str, Any]] = ()
+    """The rows that the held-out examples were read from, one per example."""
 
     @property
     def digest(self) -> str:
@@ -46,6 +48,12 @@ class ExampleSet:
             facts = None if example is None else (example.sequences, example.weight, dict(example.facts))
             total.update(json.dumps(facts, sort_keys=True, default=repr).encode("utf-8", "surrogatepass"))
         return total.hexdigest()[:16]
+
+
+class _Found(NamedTuple):
+    problem: str
+    example: Example
+    row: Mapping[str, Any]
 
 
 class Labels(NamedTuple):
@@ -100,7 +108,7 @@ def read_examples(
         ConfigError: a file or row cannot be read, nothing is left to learn from, or only one problem is left to split.
     """
     left_out: Counter[str] = Counter()
-    found: list[tuple[str, Example]] = []
+    found: list[_Found] = []
     rows = 0
     if data.use == "run":
         source = _run_rows(data, objective, encoder, runs_dir, where)
@@ -125,7 +133,7 @@ def read_examples(
             elif any(not prompt for prompt, _ in example.sequences):
                 raise ConfigError(f"{place}: the prompt is empty; give it a text")
             else:
-                found.append((_problem(row, example, data.split_by, rows, place), example))
+                found.append(_Found(_problem(row, example, data.split_by, rows, place), example, row))
     return _split(found, data, rows, dict(left_out), seed=seed, where=where)
 
 
@@ -196,7 +204,7 @@ def _normal(text: str) -> str:
 
 
 def _split(
-    found: Sequence[tuple[str, Example]],
+    found: Sequence[_Found],
     data: ExampleData,
     rows: int,
     left_out: Mapping[str, int],
@@ -209,7 +217,7 @@ def _split(
         raise ConfigError(
             f"{where}: nothing to learn from in {data.path!r}; {rows:,} rows{f', left out: {counts}' if counts else ''}"
         )
-    problems = sorted({problem for problem, _ in found})
+    problems = sorted({each.problem for each in found})
     held = 0
     if data.holdout:
         if len(problems) < 2:
@@ -221,9 +229,10 @@ def _split(
     random.Random(f"{seed}:holdout").shuffle(problems)  # noqa: S311 (a split, not a secret)
     apart = set(problems[:held])
     return ExampleSet(
-        trained=[example for problem, example in found if problem not in apart],
-        held_out=[example for problem, example in found if problem in apart],
+        trained=[each.example for each in found if each.problem not in apart],
+        held_out=[each.example for each in found if each.problem in apart],
         problems=(len(problems) - held, held),
         rows=rows,
         left_out=left_out,
+        held_rows=[each.row for each in found if each.problem in apart],
     )

@@ -1,1 +1,0 @@
-"""Training on examples: supervised, preference and reward-model objectives."""
