@@ -49,6 +49,19 @@ class LearningSource(RewardSource, Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsState(Protocol):
+    """A learning source whose state belongs into the run's checkpoints."""
+
+    def save_state(self, folder: Path) -> None:
+        """Write everything that `load_state` needs into an existing, empty folder."""
+        ...
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from what `save_state` wrote; raises `TrainingError` where it cannot be read."""
+        ...
+
+
 class RolloutEngine(Protocol):
     """Draws responses; every token knows the weights that made it."""
 

@@ -26,6 +26,7 @@ def _index(value: Any, name: str, *, none: int | None) -> int | None:
 
 
 def read_processbench(row: Row, options: FormatOptions) -> list[StepRow]:
+    """`label` is the first wrong step from 0, or -1."""
     first = _index(row["label"], "label", none=-1)
     more = {"origin": "human", "provenance": {"id": row.get("id"), "generator": row.get("generator")}}
     outcome = row.get("final_answer_correct")
@@ -33,6 +34,7 @@ def read_processbench(row: Row, options: FormatOptions) -> list[StepRow]:
 
 
 def write_processbench(row: StepRow, options: FormatOptions) -> dict[str, Any]:
+    """The row with its first wrong step."""
     known = {key: value for key, value in row.provenance.items() if key in ("id", "generator") and value is not None}
     first = row.first_error
     return {
@@ -42,6 +44,7 @@ def write_processbench(row: StepRow, options: FormatOptions) -> dict[str, Any]:
 
 
 def read_bigbench(row: Row, options: FormatOptions) -> list[StepRow]:
+    """`mistake_index` is the first wrong step from 0, or null."""
     first = _index(row["mistake_index"], "mistake_index", none=-1)
     known = {"outcome": row.get("answer") == row.get("target")} if "target" in row else {}
     return [_by_first_error(text_of(row, "input"), list_of(row, "steps"), first, origin="human", **known)]
@@ -61,6 +64,7 @@ def read_prmbench(row: Row, options: FormatOptions) -> list[StepRow]:
 
 
 def read_mr_gsm8k(row: Row, options: FormatOptions) -> list[StepRow]:
+    """The first wrong step counts from 1."""
     one_based = _index(row["model_output_solution_first_error_step"], "first error step", none=0)
     right = row.get("model_output_solution_correctness") == "correct"
     first = None if right or one_based is None else one_based - 1

@@ -63,6 +63,13 @@ class ScoreHead:
             )
         return self.layers
 
+    @property
+    def width(self) -> int:
+        """H, the model's hidden size."""
+        first = self.module[0]
+        assert isinstance(first, nn.Linear)
+        return first.in_features
+
     def bind(self, hidden_size: int) -> None:
         """Make the layers for a model of this width, the same for the same seed; a second call changes nothing."""
         if self.layers is not None:

@@ -13,6 +13,7 @@ SIGNS = {"+": 1.0, "-": 0.0}
 
 
 def read_trl(row: Row, options: FormatOptions) -> list[StepRow]:
+    """TRL's stepwise rows."""
     labels = [_trl_label(value) for value in list_of(row, "labels")]
     return [make_row(row["prompt"], list_of(row, "completions"), labels)]
 
@@ -23,6 +24,7 @@ def _trl_label(value: Any) -> float | None:
 
 
 def write_trl(row: StepRow, options: FormatOptions) -> dict[str, Any]:
+    """The row as TRL reads it; -100 stands for an unknown label among floats."""
     values = [None if step.soft is None else step.soft for step in row.labels]
     hard = all(value in (0.0, 1.0) for value in values)
     return {
@@ -73,6 +75,7 @@ def _problem_of(first: str) -> tuple[str, str]:
 
 
 def write_shepherd(row: StepRow, options: FormatOptions) -> dict[str, Any]:
+    """The row with a tag, and with a sign, behind each step."""
     shape: Mapping[str, Any] | None = row.provenance.get("math_shepherd")
     raw = list(shape["raw"]) if shape else [(" " if k == 0 else "\n") + step + " " for k, step in enumerate(row.steps)]
     start = row.problem + (shape["problem_end"] if shape else "")
@@ -88,6 +91,7 @@ def write_shepherd(row: StepRow, options: FormatOptions) -> dict[str, Any]:
 
 
 def read_openrlhf(row: Row, options: FormatOptions) -> list[StepRow]:
+    """As many values as tags."""
     pieces = text_of(row, "input").split(options.tag)
     values = list_of(row, "value")
     if len(pieces) - 1 != len(values):
@@ -100,6 +104,7 @@ def read_openrlhf(row: Row, options: FormatOptions) -> list[StepRow]:
 
 
 def write_openrlhf(row: StepRow, options: FormatOptions) -> dict[str, Any]:
+    """The row with a tag behind each step."""
     values = [step.soft for step in row.labels]
     if None in values:
         raise ConfigError("a step has no label, and OpenRLHF's format has no value for that")
@@ -131,6 +136,7 @@ def read_rlhflow(row: Row, options: FormatOptions) -> list[StepRow]:
 
 
 def write_rlhflow(row: StepRow, options: FormatOptions) -> dict[str, Any]:
+    """The row as a conversation."""
     gap = row.provenance.get("rlhflow", {}).get("gap", " ")
     turns: list[dict[str, str]] = []
     for number, (step, label) in enumerate(zip(row.steps, row.labels, strict=True)):
@@ -142,7 +148,7 @@ def write_rlhflow(row: StepRow, options: FormatOptions) -> dict[str, Any]:
 
 
 def read_own(row: Row, options: FormatOptions) -> list[StepRow]:
-    """The own format: `problem` or `prompt`, `steps`, and `labels`, or `successes` and `attempts`, or steps as tables."""
+    """The own format: steps as texts beside `labels` or counts, or steps as tables."""
     steps = list_of(row, "steps")
     texts = [cast("Mapping[str, Any]", step).get("text") if isinstance(step, Mapping) else step for step in steps]
     if steps and all(isinstance(step, Mapping) for step in steps):
@@ -175,6 +181,7 @@ def _counted(label: Any, successes: Any, attempts: Any, number: int) -> StepLabe
 
 
 def write_own(row: StepRow, options: FormatOptions) -> dict[str, Any]:
+    """The row as it is."""
     data = row.model_dump(mode="json", exclude={"steps", "labels", "messages", "problem"}, exclude_none=True)
     return {
         "problem": row.prompt,

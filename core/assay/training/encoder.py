@@ -20,8 +20,14 @@ Template = Literal["auto", "chat", "plain"]
 class TextEncoder:
     """The `Encoder` of a tokenizer."""
 
-    def __init__(self, tokenizer: Any, *, template: Template = "auto") -> None:
-        """An encoder; `template` is that of the engine: `chat`, `plain`, or `auto` for the template where there is one.
+    def __init__(self, tokenizer: Any, *, template: Template = "auto", literal: bool = False) -> None:
+        """An encoder.
+
+        Args:
+            tokenizer: of transformers.
+            template: that of the engine: `chat`, `plain`, or `auto` for the template where there is one.
+            literal: whether a special token that a response spells out stays ordinary text (what judges need, since a
+                policy can write anything) instead of becoming the special token.
 
         Raises:
             ConfigError: `chat` without a template, or no end token.
@@ -34,7 +40,13 @@ class TextEncoder:
         if tokenizer.eos_token_id is None:
             raise ConfigError("tokenizer: it has no end token; set eos_token in tokenizer_config.json")
         self.end_id = int(tokenizer.eos_token_id)
+        self._template: Template = template
+        self._response: dict[str, Any] = {"split_special_tokens": True} if literal else {}
         self._fingerprint: str | None = None
+
+    def literal(self) -> TextEncoder:
+        """The same encoder for texts that nobody trusts."""
+        return TextEncoder(self.tokenizer, template=self._template, literal=True)
 
     @property
     def fingerprint(self) -> str:
@@ -52,7 +64,7 @@ class TextEncoder:
 
     def __call__(self, prompt: Any, response: str, /) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(prompt ids, response ids with the end token)."""
-        return self.prompt(prompt), (*self.ids(response), self.end_id)
+        return self.prompt(prompt), (*self.response(response), self.end_id)
 
     def prompt(self, prompt: Any) -> tuple[int, ...]:
         """The ids of a prompt, a text or a list of messages, ready to be answered.
@@ -73,6 +85,10 @@ class TextEncoder:
             raise ConfigError(f"prompt: the chat template refuses it: {error}") from error
         return self.ids(text)
 
+    def response(self, text: str) -> tuple[int, ...]:
+        """The ids of a response without the end token."""
+        return tuple(map(int, self.tokenizer(text, add_special_tokens=False, **self._response)["input_ids"]))
+
     def ids(self, text: str) -> tuple[int, ...]:
         """The ids of a text alone."""
         return tuple(map(int, self.tokenizer(text, add_special_tokens=False)["input_ids"]))
@@ -81,9 +97,10 @@ class TextEncoder:
         """The characters of each response token, the end token's empty; see `Encoder.offsets`."""
         end = (len(response), len(response))
         if getattr(self.tokenizer, "is_fast", False):
-            found = self.tokenizer(response, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            asked = {"add_special_tokens": False, "return_offsets_mapping": True, **self._response}
+            found = self.tokenizer(response, **asked)["offset_mapping"]
             return (*((int(a), int(b)) for a, b in found), end)
-        ids = self.ids(response)
+        ids = self.response(response)
         edges = [0, *(min(len(self.tokenizer.decode(ids[: k + 1])), len(response)) for k in range(len(ids)))]
         return (*((edges[k], max(edges[k], edges[k + 1])) for k in range(len(ids))), end)
 
