@@ -28,7 +28,7 @@ from assay_rules.python_file import PythonOptions, build_python
 from assay_rules.repetition import Repetition, RepetitionOptions
 from assay_rules.schema import SCHEMA_LIMITS, Schema, SchemaOptions
 from assay_rules.shape import Format, FormatOptions
-from assay_rules.source import Elsewhere, Rule, RuleSource, rule_limits
+from assay_rules.source import IN_PLACE_CHARACTERS, Elsewhere, Rule, RuleSource, rule_limits
 from assay_rules.tools import ToolCall, ToolOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741  # the options of one rule
@@ -43,12 +43,13 @@ def _rule(
     limits: Limits | Callable[[O], Limits] = rule_limits(),  # noqa: B008  # frozen
     isolation: Isolation = "inline",
     blank_abstains: bool = True,
+    in_place: int = IN_PLACE_CHARACTERS,
 ) -> Component[Any, RewardSource]:
     def build(chosen: O, context: BuildContext) -> RewardSource:
         bounds = limits if isinstance(limits, Limits) else limits(chosen)
         elsewhere = None
         if isolation == "inline" and context.workers is not None:
-            elsewhere = Elsewhere(context.workers, name, chosen.model_dump_json())
+            elsewhere = Elsewhere(context.workers, name, chosen.model_dump_json(), in_place)
         return RuleSource(rule(chosen), bounds, blank_abstains=blank_abstains, elsewhere=elsewhere)
 
     return Component(name, options, build, summary=summary, isolation=isolation)
@@ -101,7 +102,13 @@ def assay_reward_sources() -> list[Component[Any, RewardSource]]:
         _rule("citation", CitationOptions, Citation, "citations name sources and quotations are verbatim"),
         _rule("state-match", StateOptions, StateMatch, "share of equal leaves of a predicted JSON state"),
         _rule("token-f1", TextOptions, TokenF1, "F1 of the words shared with the reference"),
-        _rule("edit-distance", TextOptions, EditDistance, "1 - edit distance / length of the longer text"),
+        _rule(
+            "edit-distance",
+            TextOptions,
+            EditDistance,
+            "1 - edit distance / length of the longer text",
+            in_place=4096,  # the one rule whose cost is not linear
+        ),
         _rule(
             "negative-mae",
             ErrorOptions,

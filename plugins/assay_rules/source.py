@@ -40,6 +40,8 @@ class Elsewhere:
     name: str
     options: str
     """As JSON."""
+    above: int = IN_PLACE_CHARACTERS
+    """Responses of more characters go there."""
 
 
 class RuleSource:
@@ -60,7 +62,7 @@ class RuleSource:
         long: dict[int, Candidate] = {}
         for index, candidate in enumerate(batch):
             length = _length(candidate.rollout)
-            if self._elsewhere is not None and IN_PLACE_CHARACTERS < length <= MAX_CHARACTERS:
+            if self._elsewhere is not None and self._elsewhere.above < length <= MAX_CHARACTERS:
                 long[index] = candidate
                 continue
             found[index] = self.judge_one(candidate.task, candidate.rollout)

@@ -88,3 +88,9 @@ def test_what_a_worker_cannot_end_is_an_abstention_in_its_place(status: str) -> 
 def test_what_a_worker_raises_is_raised() -> None:
     with pytest.raises(JudgingError, match="length: in detail"):
         verdicts("length", Recording(status="raised"), ["word " * 20_000])
+
+
+def test_the_one_rule_that_is_not_linear_leaves_the_loop_earlier() -> None:
+    recording = Recording(status="killed")
+    assert verdicts("edit-distance", recording, ["x" * 4_096])[0].status == "scored"
+    assert verdicts("edit-distance", recording, ["x" * 4_097])[0].reason == "limit"
