@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,3 +59,48 @@ def open_tier() -> Iterator[Callable[..., JailedSandbox]]:
     yield get
     for sandbox in opened.values():
         asyncio.run(sandbox.aclose())
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a distribution with one plugin module on the path of this process and of its children: name and code."""
+    site = _site(tmp_path, monkeypatch)
+
+    def put(name: str, code: str) -> None:
+        (site / f"p_{name}.py").write_text(code, encoding="utf-8")
+        info = site / f"third_{name}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: third-{name}\nVersion: 1.2\n", encoding="utf-8")
+        (info / "entry_points.txt").write_text(f"[assay.plugins]\n{name} = p_{name}\n", encoding="utf-8")
+
+    return put
+
+
+@pytest.fixture
+def install_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
+    """Builds a project's wheel, as anybody would, and puts it on the path of this process and of its children."""
+    site = _site(tmp_path, monkeypatch)
+
+    def put(project: Path) -> Path:
+        out = tmp_path / "wheels" / project.name
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(project)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (wheel,) = out.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+        return site
+
+    return put
+
+
+def _site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages in front of the path of this process and of its children, and a fresh cache."""
+    site = tmp_path / "site"
+    if not site.is_dir():
+        site.mkdir()
+        monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+        monkeypatch.setenv("PYTHONPATH", str(site))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("ASSAY_PLUGINS", raising=False)
+    return site

@@ -26,7 +26,7 @@ import assay
 from assay.hookspecs import ENTRY_POINTS
 from assay.process import kill_marked, kill_tree
 
-IDLE_LIMIT_S = 1.5
+IDLE_LIMIT_S = 1.0
 """Longest wait for a third party's plugin that is not even computing."""
 HARD_LIMIT_S = 20.0
 """Longest wait for any plugin."""

@@ -50,26 +50,6 @@ HOSTILE = {
 }
 
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a distribution with one plugin module on the path of this process and of its children."""
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("ASSAY_PLUGINS", raising=False)
-
-    def put(name: str, code: str) -> None:
-        (site / f"p_{name}.py").write_text(code, encoding="utf-8")
-        info = site / f"third_{name}-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: third-{name}\nVersion: 1.2\n", encoding="utf-8")
-        (info / "entry_points.txt").write_text(f"[assay.plugins]\n{name} = p_{name}\n", encoding="utf-8")
-
-    return put
-
-
 def test_a_third_partys_component_is_found_and_built_by_name(install: Install):
     install("good", GOOD.format(name="always-one"))
     registry = Registry.load()
