@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.component import BuildContext
+from assay.config.load import load_config
 from assay.config.rewards import JudgingConfig, RewardEntry
-from assay.config.run import RlvrConfig, ScoreConfig
+from assay.config.run import AnyConfig, RlvrConfig, ScoreConfig
 from assay.contracts import Candidate, Judgement, Reward, Task
 from assay.errors import ConfigError
 from assay.judging import Judged, open_panel
 from assay.judging.source import Source
 from assay.preflight import read_tasks
 from assay.registry import Registry
+from assay.runs import CONFIG
 from assay.scoring import BOUND, read_answers
 from assay.store import RunStore
 from assay.store.sqlite import StoredRollout
@@ -77,10 +79,10 @@ class Counts:
 def todays_tasks(config: RlvrConfig | ScoreConfig, registry: Registry, context: BuildContext) -> dict[str, Task]:
     """The tasks of the run's own source as they are now, by id; raises `ConfigError` where it cannot be read.
 
-    Empty for a run that judged another run again: its own tasks were that run's.
+    A run that judged another run again has that run's source.
     """
-    if isinstance(config, ScoreConfig) and Path(config.data.path).is_dir():
-        return {}
+    if isinstance(config, ScoreConfig) and (folder := Path(config.data.path)).is_dir():
+        return todays_tasks(with_rewards(load_config(folder / CONFIG), folder), registry, context)
     if isinstance(config, ScoreConfig):
         return {item.task.id: item.task for item in read_answers(config.data).items}
     return {task.id: task for task in read_tasks(registry, config.tasks, context, where=f"{config.name}: tasks")}
@@ -172,11 +174,11 @@ class _Memory:
         return made, tuple(change for change in changes if change is not None)
 
 
-def config_of(store: RunStore, config: Any) -> RlvrConfig | ScoreConfig:
-    """The config of a run that has rewards; raises `ConfigError` for one of another kind."""
+def with_rewards(config: AnyConfig, folder: Path) -> RlvrConfig | ScoreConfig:
+    """The config of the run in `folder`; raises `ConfigError` for one of a kind without rewards."""
     if isinstance(config, RlvrConfig | ScoreConfig):
         return config
-    raise ConfigError(f"{store.folder}: a run of kind {store.info.kind!r} has no rewards to judge again")
+    raise ConfigError(f"{folder}: a run of kind {config.kind!r} has no rewards to judge again; name another run")
 
 
 def _singles(store: RunStore) -> Iterator[Group]:

@@ -51,7 +51,7 @@ def answer(request, version):
 
 class Sums(ScriptedEngine):
     def __init__(self, tokenizer):
-        super().__init__(answer, delay_s=0.01)
+        super().__init__(answer, delay_s=0.1)
         self.tokenizer = tokenizer
 
     async def generate(self, requests):
@@ -191,7 +191,7 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_weights(model: 
 
 
 def killed_at(process: "subprocess.Popen[str]", checkpoints: Path, wait_s: float | None) -> bool:
-    """Kill a run `wait_s` after its work began, or (None) in the middle of its next checkpoint; whether it still ran."""
+    """Kill a run `wait_s` after its work began, or (None) in its next checkpoint; whether it still ran."""
     assert process.stdout is not None
     for line in process.stdout:
         if json.loads(line)["event"] in ("launch", "resumed"):

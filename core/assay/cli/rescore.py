@@ -14,7 +14,7 @@ from assay.contracts import Judgement, RunInfo, RunOutcome, Task
 from assay.errors import ConfigError
 from assay.preflight import check_rewards, make_context
 from assay.registry import Registry
-from assay.rescoring import Again, Counts, config_of, judge_again, todays_tasks
+from assay.rescoring import Again, Counts, judge_again, todays_tasks, with_rewards
 from assay.store import RunStore
 
 LISTED = 20
@@ -48,7 +48,7 @@ def rescore(
     `override` has other rewards than the run's, `judging` what is otherwise in its table of that name.
     """
     with RunStore.open(folder, read_only=True) as stored:
-        began = config_of(stored, load_config(folder / runs.CONFIG))
+        began = with_rewards(load_config(folder / runs.CONFIG), folder)
         chosen = began if override is None else override
         base_dir = Path(chosen.base_dir or began.base_dir or Path.cwd())
         registry = Registry.load(allow=chosen.plugins.allow)
