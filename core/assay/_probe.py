@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import time
 import traceback
 from types import ModuleType
 from typing import Any
@@ -36,8 +37,10 @@ def probe(name: str) -> dict[str, Any]:
     """What the plugin module `name` offers, or the cause of its failure."""
     before = _watched()
     dumps = json.dumps
+    started = time.perf_counter()
     try:
         module = importlib.import_module(name)
+        import_s = time.perf_counter() - started
         manager = single_plugin(module)
         components = [
             {
@@ -60,6 +63,7 @@ def probe(name: str) -> dict[str, Any]:
             "components": components + parts,
             "commands": "assay_commands" in hooked,
             "observers": bool(hooked & OBSERVER_HOOKS),
+            "import_s": import_s,
         }
         dumps(result)
     # The whole point of this process is to survive whatever a plugin does, an exit included, and to say what it was.

@@ -31,6 +31,7 @@ IDLE_LIMIT_S = 1.0
 HARD_LIMIT_S = 20.0
 """Longest wait for any plugin."""
 SLOW_IMPORT_S = 0.3
+"""Seconds of an import beyond which `assay plugins` warns: listing imports every plugin once."""
 OWN_DISTRIBUTION = "assay"
 
 
@@ -63,7 +64,7 @@ class Plugin(BaseModel):
     commands: bool = False
     observers: bool = False
     import_s: float = 0.0
-    """Seconds that the probe took, interpreter start included."""
+    """Seconds that its import took in the probe, assay itself being loaded."""
 
     @property
     def builtin(self) -> bool:
@@ -142,7 +143,6 @@ def _fields(answer: dict[str, Any]) -> dict[str, Any]:
 def _probe(plugins: Sequence[Plugin]) -> dict[Plugin, dict[str, Any]]:
     """Ask one child process about `plugins`; those it did not answer for are broken with the cause."""
     own = plugins[0].builtin
-    started = time.monotonic()
     token = secrets.token_hex(8)
     child = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
         [sys.executable, "-P", "-m", "assay._probe", *(plugin.module for plugin in plugins)],
@@ -167,7 +167,7 @@ def _probe(plugins: Sequence[Plugin]) -> dict[Plugin, dict[str, Any]]:
             _fields(answer)
         except (ValueError, ValidationError):
             continue
-        answers[answer["module"]] = answer | {"import_s": time.monotonic() - started}
+        answers[answer["module"]] = answer
     silence = {"cause": verdict or f"its import ended the process with status {child.returncode}"}
     return {plugin: answers.get(plugin.module, silence) for plugin in plugins}
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import assay
+from assay.cli import main
 from assay.contracts import Judgement
 
 FRAME = """
@@ -182,10 +184,59 @@ def test_a_plugin_that_swaps_its_verdicts_is_caught_by_the_suite(install: Callab
     assert results["keeps order and length"] == "failed"
 
 
-def test_aliens_are_left_out_by_the_environment(install: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch):
+def test_a_third_party_is_left_out_by_the_environment(
+    install: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+):
     install("sleeper", code("sleeper", before="time.sleep(60)"))
     monkeypatch.setenv("ASSAY_PLUGINS", "none")
     done = subprocess.run([sys.executable, "-m", "assay", "plugins"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "- plugin third-sleeper 1.2: left out by ASSAY_PLUGINS or allow" in done.stdout
     assert "! " not in done.stdout
+
+
+PART = """
+from assay import Options, Part, hookimpl
+
+class Mine(Options):
+    width: float = 0.3
+    \"\"\"How wide it is.\"\"\"
+
+@hookimpl
+def assay_optimizer_parts():
+    return [Part("trust_region", "mine", Mine, lambda options: options, summary="a part of a third party")]
+"""
+WATCHER = """
+import time
+from assay import hookimpl
+until = time.monotonic() + 0.4
+while time.monotonic() < until:
+    pass
+
+@hookimpl
+def assay_run_started(run):
+    print(run.id)
+"""
+
+
+def test_parts_observers_and_slow_imports_are_told(
+    install: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+):
+    install("part", PART)
+    install("watcher", WATCHER)
+    install("leaver", "import sys; sys.exit(0)")
+
+    def told(*arguments: str) -> str:
+        assert main(["plugins", *arguments]) == 0
+        return capsys.readouterr().out
+
+    listing = told()
+    assert re.search(r"^mine +part: trust region +third-part +1.2 +ok +a part of a third party$", listing, re.MULTILINE)
+    assert "kl_in_reward" not in listing
+    assert "- plugin third-watcher 1.2: ok: observers, no component" in listing
+    assert re.search(r"! plugin third-watcher 1.2: its import took \d\.\d s, more than 0.3 s; import", listing)
+    assert {"mine", "kl_in_reward"} <= {line.split()[0] for line in told("--kind", "part").splitlines()}
+    assert re.search(r"^width +float +0.3 +How wide it is.$", told("mine"), re.MULTILINE)
+    (broken,) = [json.loads(line) for line in told("--broken", "--json").splitlines()]
+    assert (broken["package"], broken["version"], broken["state"]) == ("third-leaver", "1.2", "broken")
+    assert "SystemExit" in broken["cause"]

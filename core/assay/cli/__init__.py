@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": Command("assay.cli.compare:compare", "Show two runs side by side: paired differences, flips, pass@k."),
     "export": Command("assay.cli.export:export", "Write a run as one HTML page, JSONL or Parquet."),
     "plugins": Command("assay.cli.plugins:plugins", "List what is installed: sources, optimizers, engines, sandboxes."),
+    "new": Command("assay.cli.new:new", "Write a plugin package that passes its own tests at once."),
     "doctor": Command("assay.cli.doctor:doctor", "Say what works on this machine and what a missing thing costs."),
 }
 """Name to command; a command that is not listed does not exist."""

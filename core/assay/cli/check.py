@@ -13,7 +13,8 @@ from assay.config.load import override
 from assay.errors import ConfigError, did_you_mean
 from assay.registry import Registry
 from assay.reports.page import Page, Section, section_rows, write_page
-from assay.testing import CheckResult, run_reward_suite
+from assay.testing import CheckResult, run_optimizer_suite, run_reward_suite
+from assay.testing.optimizer_check import part_axes
 from assay.testing.sandbox_suite import run_sandbox_suite
 
 
@@ -28,10 +29,11 @@ def check(
     junit: Path | None = None,
     json_: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
-    """Run the conformance suite of a reward source (golds, cheats, hostile text, determinism) or of a sandbox.
+    """Run the conformance suite of a reward source, a sandbox, an optimizer or an optimizer's part.
 
     Args:
-        name: The reward source or sandbox; FILE.py:FUNCTION is a function of a local file, which needs --cases.
+        name: The component; AXIS:PART where several axes have a part of that name;
+            FILE.py:FUNCTION is a function of a local file, which needs --cases.
         cases: JSONL file of cases; default `cases/NAME.jsonl` or `cases.jsonl` of the plugin's package.
         set_: An option of the component, KEY=VALUE; may be repeated.
         other_process: Also compare with another process that has another hash seed.
@@ -49,9 +51,11 @@ def check(
     if ".py:" in name:
         name, options["path"] = "python", name
     kind = _kind(registry, name)
-    origin = registry.origin(kind, name)
+    origin = registry.origin(kind, name.rpartition(":")[2] if kind.startswith("part:") else name)
     if kind == "sandbox":
         results = run_sandbox_suite(name, options=options)
+    elif kind == "policy_optimizer" or kind.startswith("part:"):
+        results = run_optimizer_suite(name, options=options, registry=registry)
     else:
         results = run_reward_suite(name, cases=cases, options=options, registry=registry, other_process=other_process)
     failed = [result for result in results if result.status == "failed"]
@@ -74,13 +78,18 @@ def check(
 
 
 def _kind(registry: Registry, name: str) -> str:
-    for kind in ("reward_source", "sandbox"):
+    for kind in ("reward_source", "sandbox", "policy_optimizer"):
         if name in registry.names(kind):
             return kind
+    axis, _, part = name.rpartition(":")
+    axes = part_axes(registry, part)
+    if axis in axes or (axes and not axis):
+        return f"part:{axis or axes[0]}"
     known = [*registry.names("reward_source"), *registry.names("sandbox")]
+    optimizers = [*registry.names("policy_optimizer"), *(part for _, part in registry.parts())]
     raise ConfigError(
-        f"assay check: no reward source or sandbox named {name!r}; installed: {', '.join(known)}."
-        f"{did_you_mean(name, known)}"
+        f"assay check: no reward source, sandbox, optimizer or part named {name!r}; installed: {', '.join(known)} "
+        f"and optimizers.{did_you_mean(name, [*known, *optimizers])}"
     )
 
 

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from assay.cli.output import say, table
+from assay.discovery import SLOW_IMPORT_S
 from assay.errors import ConfigError, did_you_mean
 from assay.registry import WORDS, Registry, Row
 
@@ -18,6 +19,7 @@ KINDS = {
     "sandbox": "sandbox",
     "task": "task_source",
     "tracker": "tracker",
+    "part": "part",
 }
 
 
@@ -33,22 +35,18 @@ def plugins(
 
     Args:
         name: A component; its options are shown.
-        kind: Only this kind: source, optimizer, objective, engine, sandbox, task or tracker; `optimizer` prints the
-            composition table.
+        kind: Only this kind: source, optimizer, part (of optimizers), objective, engine, sandbox, task or tracker;
+            `optimizer` prints the composition table.
         broken: Only plugins that could not be loaded and names that were refused, with the causes.
         json_: One JSON object per line.
     """
     registry = Registry.load()
     wanted = _kind(kind)
     if broken:
-        for problem in registry.problems:
-            say(problem)
-        if not registry.problems:
-            say("no broken plugin")
-        return 0
+        return _broken(registry, json_)
     if name is not None:
         return _options(registry, name)
-    rows = [row for row in registry.rows if row.kind in WORDS and (wanted is None or row.kind == wanted)]
+    rows = [row for row in registry.rows if _is_shown(row, wanted)]
     if json_:
         _as_json(registry, rows)
     else:
@@ -56,14 +54,49 @@ def plugins(
     return 0
 
 
+def _is_shown(row: Row, wanted: str | None) -> bool:
+    """Built-in parts, of which there are many, only where parts are asked for."""
+    part = row.kind.startswith("part:")
+    if wanted is None:
+        return not (part and row.plugin.builtin)
+    return part if wanted == "part" else row.kind == wanted
+
+
+def _word(row: Row) -> str:
+    return WORDS.get(row.kind) or f"part: {row.kind.removeprefix('part:').replace('_', ' ')}"
+
+
+def _broken(registry: Registry, json_: bool) -> int:
+    if json_:
+        _plugins_as_json(registry, "broken")
+        for row in registry.rows:
+            if row.state != "ok":
+                _row_as_json(row)
+        return 0
+    for problem in registry.problems:
+        say(problem)
+    if not registry.problems:
+        say("no broken plugin")
+    return 0
+
+
 def _as_json(registry: Registry, rows: Sequence[Row]) -> None:
     for row in rows:
-        facts = {"kind": row.kind, "name": row.offer.name, "package": row.plugin.distribution}
-        facts |= {"version": row.plugin.version, "state": row.state, "summary": row.offer.summary}
-        say(json.dumps(facts | row.offer.facts))
+        _row_as_json(row)
+    _plugins_as_json(registry, "broken", "blocked")
+
+
+def _row_as_json(row: Row) -> None:
+    facts = {"kind": row.kind, "name": row.offer.name, "package": row.plugin.distribution}
+    facts |= {"version": row.plugin.version, "state": row.state, "summary": row.offer.summary}
+    say(json.dumps(facts | row.offer.facts))
+
+
+def _plugins_as_json(registry: Registry, *states: str) -> None:
     for plugin in registry.plugins:
-        if plugin.state != "ok":
-            say(json.dumps({"package": plugin.distribution, "state": plugin.state, "cause": plugin.cause}))
+        if plugin.state in states:
+            facts = {"package": plugin.distribution, "version": plugin.version}
+            say(json.dumps(facts | {"state": plugin.state, "cause": plugin.cause}))
 
 
 def _as_table(registry: Registry, rows: Sequence[Row], *, composition: bool) -> None:
@@ -76,16 +109,21 @@ def _as_table(registry: Registry, rows: Sequence[Row], *, composition: bool) -> 
     else:
         table(
             ["name", "kind", "package", "version", "state", "summary"],
-            [
-                [r.offer.name, WORDS[r.kind], r.plugin.distribution, r.plugin.version, r.state, r.offer.summary]
-                for r in rows
-            ],
+            [[r.offer.name, _word(r), r.plugin.distribution, r.plugin.version, r.state, r.offer.summary] for r in rows],
         )
     for problem in registry.problems:
         say(f"! {problem}")
     for plugin in registry.plugins:
         if plugin.state == "blocked":
             say(f"- plugin {plugin.title}: {plugin.cause}")
+        elif plugin.state == "ok" and not plugin.offers and not plugin.builtin:
+            what = [word for word, has in (("commands", plugin.commands), ("observers", plugin.observers)) if has]
+            say(f"- plugin {plugin.title}: ok: {' and '.join(what) or 'nothing'}, no component")
+        if plugin.import_s > SLOW_IMPORT_S and not plugin.builtin:
+            say(
+                f"! plugin {plugin.title}: its import took {plugin.import_s:.1f} s, more than {SLOW_IMPORT_S} s; "
+                "import what is heavy inside the functions that need it"
+            )
 
 
 def _kind(kind: str | None) -> str | None:
@@ -98,27 +136,36 @@ def _kind(kind: str | None) -> str | None:
 
 def _options(registry: Registry, name: str) -> int:
     kinds = [kind for kind in WORDS if name in registry.names(kind)]
-    if not kinds:
-        known = [row.offer.name for row in registry.rows if row.kind in WORDS]
+    parts = [row for row in registry.rows if row.kind.startswith("part:") and row.offer.name == name]
+    if not kinds and not parts:
+        known = [row.offer.name for row in registry.rows]
         raise ConfigError(f"no component named {name!r}; see `assay plugins`.{did_you_mean(name, known)}")
     for kind in kinds:
         component, origin = registry.component(kind, name), registry.origin(kind, name)
         say(f"{WORDS[kind]} {name!r} from {origin.distribution} {origin.version}: {component.summary}")
-        fields = getattr(component.config, "model_fields", {})
-        rows = [
-            [
-                key,
-                _type_name(field.annotation),
-                "required" if field.is_required() else repr(field.default),
-                field.description or "",
-            ]
-            for key, field in fields.items()
-        ]
-        if rows:
-            table(["option", "type", "default", "meaning"], rows)
-        else:
-            say("it has no options")
+        _option_table(component.config)
+    for row in parts:
+        part = registry.parts()[row.kind.removeprefix("part:"), name]
+        say(f"{_word(row)} {name!r} from {row.plugin.title}: {part.summary}")
+        _option_table(part.config)
     return 0
+
+
+def _option_table(config: type[Any]) -> None:
+    fields = getattr(config, "model_fields", {})
+    rows = [
+        [
+            key,
+            _type_name(field.annotation),
+            "required" if field.is_required() else repr(field.default),
+            field.description or "",
+        ]
+        for key, field in fields.items()
+    ]
+    if rows:
+        table(["option", "type", "default", "meaning"], rows)
+    else:
+        say("it has no options")
 
 
 def _type_name(annotation: object) -> str:

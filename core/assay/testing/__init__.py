@@ -4,6 +4,7 @@ from assay.testing.cases import Case, LowerBound, UpperBound, judge_text, read_c
 from assay.testing.endpoint import ScriptedEndpoint, scripted_endpoint
 from assay.testing.engine_suite import engine_suite, run_engine_suite
 from assay.testing.hostile import hostile_texts
+from assay.testing.optimizer_check import optimizer_suite, run_optimizer_suite
 from assay.testing.reward_suite import CheckResult, reward_suite, run_reward_suite
 from assay.testing.sandbox_suite import run_sandbox_suite, sandbox_suite
 
@@ -16,9 +17,11 @@ __all__ = [
     "engine_suite",
     "hostile_texts",
     "judge_text",
+    "optimizer_suite",
     "read_cases",
     "reward_suite",
     "run_engine_suite",
+    "run_optimizer_suite",
     "run_reward_suite",
     "run_sandbox_suite",
     "sandbox_suite",
