@@ -94,18 +94,21 @@ def _message(item: object, where: str) -> Message:
     role = {"developer": "system"}.get(str(message.get("role")), str(message.get("role")))
     if role not in ("system", "user", "assistant", "tool"):
         raise ConfigError(f"{where}: a message's role is system, user, assistant or tool; found {role!r}")
-    content = message.get("content")
+    return Message(role=role, content=_content(message.get("content"), where))
+
+
+def _content(content: object, where: str) -> str:
     if content is None:
-        content = ""  # a message that only calls tools
-    if isinstance(content, Sequence) and not isinstance(content, str):
-        content = "".join(_part(part, where) for part in cast("Sequence[object]", content))
-    if not isinstance(content, str):
-        raise ConfigError(f"{where}: a message's content must be text; found {_named(content)}")
-    return Message(role=role, content=content)
+        return ""  # a message that only calls tools
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list | tuple):
+        return "".join(_part(part, where) for part in cast("Sequence[object]", content))
+    raise ConfigError(f"{where}: a message's content must be text; found {_named(content)}")
 
 
 def _part(part: object, where: str) -> str:
-    table = cast("Mapping[str, object]", part) if isinstance(part, Mapping) else {}
+    table: Mapping[str, object] = cast("Mapping[str, object]", part) if isinstance(part, Mapping) else {}
     text = table.get("text")
     if table.get("type") != "text" or not isinstance(text, str):
         raise ConfigError(f"{where}: only text is judged; found a content part of type {table.get('type')!r}")

@@ -1,0 +1,41 @@
+"""What a host that knows no missing reward is told of one: a number that the user named, or an error."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from assay.adapters.judging import Judged
+from assay.contracts import Judgement
+from assay.errors import JudgingError
+from assay.remote.answers import answer_of
+
+
+class Told(NamedTuple):
+    """The number that a host gets, and the facts beside it."""
+
+    score: float
+    flags: dict[str, float]
+    """`masked` and `declared`, and per source `SOURCE/scored`, `/abstained`, `/failed`: each 0.0 or 1.0, always the
+    same keys."""
+    reason: str | None
+
+
+def told(judged: Judged, labels: Sequence[str], *, masked: float | None, where: str) -> Told:
+    """The number for one answer; raises `JudgingError` where there is none and `masked` names no stand-in."""
+    answer = answer_of(judged.reward)
+    if answer.reward is None and masked is None:
+        raise JudgingError(
+            f"{where}: no reward for one answer: {answer.reason}. The trainer knows no missing reward; name the number "
+            "that such an answer gets with masked="
+        )
+    flags = {"masked": float(answer.reward is None), "declared": float(answer.declared)}
+    for label in labels:
+        judgement = _of(label, judged.judgements)
+        for status in ("scored", "abstained", "failed"):
+            flags[f"{label}/{status}"] = float(judgement is not None and judgement.status == status)
+    score = masked if answer.reward is None else answer.reward
+    assert score is not None
+    return Told(score, flags, answer.reason)
+
+
+def _of(label: str, judgements: Sequence[Judgement]) -> Judgement | None:
+    return next((judgement for judgement in judgements if judgement.source == label), None)
