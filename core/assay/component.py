@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from assay.contracts.limits import Isolation, ResourceLimits
+from assay.contracts.rollout import Rollout
+from assay.contracts.task import Task
 from assay.protocols import RolloutEngine, Sandbox
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class BuildContext:
     """Name (None: the best that works here) and options to a sandbox."""
     open_engine: Callable[[str, dict[str, Any]], RolloutEngine] | None = None
     """Name and options to an engine, for judges and labels."""
+    read_run: Callable[[str], Iterable[tuple[Task, Rollout]]] | None = None
+    """Name or folder of a run to its tasks and rollouts, in order of arrival; raises `ConfigError` for no run."""
     parts: Mapping[tuple[str, str], Part] = field(default_factory=dict[tuple[str, str], "Part"])
     """(axis, name) to every registered part of the optimizer composition, those of other plugins included."""
 

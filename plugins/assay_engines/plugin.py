@@ -11,6 +11,7 @@ from assay.errors import ConfigError
 from assay.hookspecs import hookimpl
 from assay.protocols import RolloutEngine
 from assay_engines.openai import OpenAIEngine, OpenAIOptions
+from assay_engines.stored import StoredOptions, build_stored
 from assay_engines.vllm.options import VLLMOptions
 
 
@@ -109,7 +110,15 @@ OPENAI: Component[Any, RolloutEngine] = Component(
 )
 
 
+STORED: Component[Any, RolloutEngine] = Component(
+    "stored",
+    StoredOptions,
+    build_stored,
+    summary="rollouts of a run that is done, with the log-probs that made them: off-policy training, replay",
+)
+
+
 @hookimpl
 def assay_rollout_engines() -> list[Component[Any, RolloutEngine]]:
     """Offer the engines of this package."""
-    return [TRANSFORMERS, VLLM, OPENAI]
+    return [TRANSFORMERS, VLLM, OPENAI, STORED]

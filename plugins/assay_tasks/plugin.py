@@ -11,6 +11,7 @@ from assay_tasks.files import JsonlOptions, ParquetOptions, build_jsonl, build_p
 from assay_tasks.gym import GymOptions, build_gym
 from assay_tasks.gym_scorer import GymScorerOptions, build_scorer
 from assay_tasks.hub import DatasetsOptions, build_datasets
+from assay_tasks.stored import StoredOptions, build_stored
 
 
 @hookimpl
@@ -33,6 +34,7 @@ def assay_task_sources() -> list[Component[Any, TaskSource]]:
             summary="tasks from about a hundred generators of the library reasoning_gym",
             extra="gym",
         ),
+        Component("stored", StoredOptions, build_stored, summary="the tasks of a run that is done"),
     ]
 
 

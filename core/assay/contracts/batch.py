@@ -9,6 +9,9 @@ from assay.contracts.rollout import Rollout, Sampling
 from assay.contracts.task import Task
 from assay.contracts.verdict import Fault, Status, StepScore
 
+APART = "nll"
+"""Reward channel that is 1 on texts which are no members of their group but are to be made likelier."""
+
 
 class Candidate(Contract):
     """What a reward source judges: a task and a rollout; the whole group where the source's scope is `group`."""
@@ -80,6 +83,10 @@ class RolloutRequest(Contract):
     sampling: Sampling
     priority: int = 0
     """Lower is earlier."""
+    turn: int = Field(default=0, ge=0)
+    """How often the task was drawn before in this run."""
+    sample: int = Field(default=0, ge=0)
+    """Place of the response within its group."""
 
 
 class RunInfo(Contract):

@@ -13,6 +13,8 @@ class Ticket(NamedTuple):
 
     number: int
     task: Task
+    turn: int = 0
+    """How often the task had its turn before."""
 
     @property
     def group_id(self) -> str:
@@ -28,6 +30,8 @@ class Ticket(NamedTuple):
                 group_id=self.group_id,
                 sampling=sampling.model_copy(update={"seed": request_seed(seed, self.number, sample)}),
                 priority=self.number,
+                turn=self.turn,
+                sample=sample,
             )
             for sample in range(group_size)
         ]
@@ -87,7 +91,7 @@ class Tickets:
             order = list(range(len(self.tasks)))
             random.Random(f"{self.seed}:{epoch}").shuffle(order)  # noqa: S311 (an order, not a secret)
             self._order = (epoch, order)
-        return Ticket(number, self.tasks[self._order[1][place]])
+        return Ticket(number, self.tasks[self._order[1][place]], epoch)
 
 
 class Decided:
