@@ -1,7 +1,7 @@
 """Everything that can be found wrong before work: the first token is drawn only after all of it held."""
 
 import importlib.util
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from assay.config.load import load_config
 from assay.config.refs import Use, build, checked
 from assay.config.rewards import RewardEntry, sources
 from assay.config.run import AnyConfig, RlvrConfig
-from assay.contracts import Task
+from assay.contracts import Rollout, Task
 from assay.discovery import default_cache_dir
 from assay.errors import ConfigError, SandboxError
 from assay.protocols import PolicyOptimizer, RolloutEngine, Sandbox
 from assay.registry import Registry
+from assay.store import RunStore
 
 
 @dataclass
@@ -71,7 +72,7 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
 
 
 def make_context(registry: Registry, *, base_dir: Path, seed: int, device: str = "cpu") -> BuildContext:
-    """A context whose sandboxes and engines come from the registry."""
+    """A context whose sandboxes and engines come from the registry, and whose runs from the folder `runs`."""
     context = BuildContext(
         seed=seed, device=device, base_dir=base_dir, cache_dir=default_cache_dir(), parts=registry.parts()
     )
@@ -84,8 +85,15 @@ def make_context(registry: Registry, *, base_dir: Path, seed: int, device: str =
     def open_engine(name: str, options: dict[str, Any]) -> RolloutEngine:
         return build(registry, "rollout_engine", name, options, context, where="engine")
 
+    def read_run(name: str) -> Iterator[tuple[Task, Rollout]]:
+        folder = runs.find_run(str(base_dir / name) if (base_dir / name / runs.CONFIG).is_file() else name)
+        with RunStore.open(folder, read_only=True) as store:
+            for entry in store.rollouts():
+                yield entry.task, entry.rollout
+
     context.open_sandbox = open_sandbox
     context.open_engine = open_engine
+    context.read_run = read_run
     return context
 
 

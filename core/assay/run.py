@@ -293,7 +293,7 @@ class _Session:
             weights=None if sampler is None else sampler.weights,
         )
         loop = Loop(
-            _loop_settings(config),
+            _loop_settings(config, replays=getattr(engine, "replays", False)),
             tickets=tickets,
             engine=engine,
             judge=panel,
@@ -468,7 +468,7 @@ async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) ->
     return panels
 
 
-def _loop_settings(config: RlvrConfig) -> LoopSettings:
+def _loop_settings(config: RlvrConfig, *, replays: bool) -> LoopSettings:
     loop = config.loop
     sampling: Sampling = config.engine.sampling(seed=config.seed)
     return LoopSettings(
@@ -483,6 +483,7 @@ def _loop_settings(config: RlvrConfig) -> LoopSettings:
         judge_concurrency=loop.judge_concurrency,
         stuck_after_s=loop.stuck_after_s,
         minutes=config.minutes,
+        replays=replays,
     )
 
 

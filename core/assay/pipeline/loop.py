@@ -85,6 +85,8 @@ class LoopSettings:
     judge_concurrency: int = 256
     stuck_after_s: float = 600.0
     minutes: float | None = None
+    replays: bool = False
+    """Whether rollouts come from another run: their versions are that run's, and are not held against this one's."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,8 @@ class Loop:
             self._leave("publish", "an update")
 
     def _fresh(self, group: ScoredGroup) -> bool:
+        if self.settings.replays:
+            return True
         versions = [span.version for rollout in group.rollouts for span in rollout.weight_versions]
         return self.admission.fresh(min(versions, default=self.admission.version))
 
