@@ -15,7 +15,7 @@ from assay.config.run import AnyConfig, RlvrConfig
 from assay.contracts import Rollout, Task
 from assay.discovery import default_cache_dir
 from assay.errors import ConfigError, SandboxError
-from assay.protocols import PolicyOptimizer, RolloutEngine, Sandbox
+from assay.protocols import Objective, PolicyOptimizer, RolloutEngine, Sandbox
 from assay.registry import Registry
 from assay.store import RunStore
 
@@ -39,7 +39,12 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
     context = make_context(registry, base_dir=base_dir, seed=config.seed, device=config.policy.device)
     check_rewards(registry, config.rewards, where=where)
     checked(registry, "rollout_engine", config.engine.use, config.engine.options, where=f"{where}: engine")
-    checked(registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, where=f"{where}: optimizer")
+    if config.objective is None:
+        checked(
+            registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, where=f"{where}: optimizer"
+        )
+    else:
+        checked(registry, "objective", config.objective.use, config.objective.options, where=f"{where}: objective")
     for index, tracker in enumerate(config.trackers):
         # Built, since a tracker begins with its first step: a missing library is told before any work.
         build(registry, "tracker", tracker.use, tracker.options, context, where=f"{where}: trackers[{index}]")
@@ -54,6 +59,20 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
         check_golds(registry, judges, held_out, context, where=f"{where}: evaluate.tasks")
         _check_apart(tasks, held_out, where=f"{where}: evaluate.tasks")
     check_model(config.policy.model, base_dir, where)
+    if config.objective is None:
+        _check_optimizer(config, registry, context, where)
+    else:
+        _check_objective(config, config.objective, registry, context, where)
+    if config.explanations is not None and (bare := [task.id for task in tasks if task.reference is None]):
+        raise ConfigError(
+            f"{where}: explanations: they are drawn with the answer in the prompt; {len(bare):,} of {len(tasks):,} "
+            f"tasks have no reference, first {bare[0]!r}"
+        )
+    return Plan(config, registry, context, tasks, held_out, notes=list(registry.problems))
+
+
+def _check_optimizer(config: RlvrConfig, registry: Registry, context: BuildContext, where: str) -> None:
+    """Build the optimizer, and compare what it needs with what there is."""
     optimizer: PolicyOptimizer = build(
         registry,
         "policy_optimizer",
@@ -68,7 +87,33 @@ def plan_training(config: RlvrConfig, *, base_dir: Path, where: str = "config") 
             f"{where}: engine.group_size: the optimizer {config.optimizer.use!r} compares the responses of a group and "
             f"needs at least {least}; found {group_size}; raise it or choose an optimizer without a group baseline"
         )
-    return Plan(config, registry, context, tasks, held_out, notes=list(registry.problems))
+    if optimizer.needs.set_apart != (config.explanations is not None):
+        if config.explanations is None:
+            problem = "makes explanations likelier and none are drawn; add the table explanations"
+        else:
+            problem = 'learns from no explanations; use "expo", add the regulariser "nll_term", or remove them'
+        raise ConfigError(f"{where}: explanations: the optimizer {config.optimizer.use!r} {problem}")
+
+
+def _check_objective(config: RlvrConfig, use: Use, registry: Registry, context: BuildContext, where: str) -> None:
+    """Build the objective, and compare what it needs with what a group of rollouts gives."""
+    objective: Objective = build(registry, "objective", use.use, use.options, context, where=f"{where}: objective")
+    if objective.kind == "prm":
+        raise ConfigError(
+            f"{where}: objective: {use.use!r} trains a reward model and here the policy is trained; choose an "
+            "objective of kind 'preference' or 'sft', or a config of kind 'prm'"
+        )
+    compares = objective.layout == "ranked" or (objective.layout == "pairs" and config.examples.chosen == "best")
+    if compares and config.engine.group_size < 2:
+        raise ConfigError(
+            f"{where}: engine.group_size: {use.use!r} compares the responses of a group and needs at least 2; "
+            f"found {config.engine.group_size}"
+        )
+    if config.examples.chosen != "best" and objective.layout != "pairs":
+        raise ConfigError(
+            f"{where}: examples.chosen: {config.examples.chosen!r} is the winner of a pair, and {use.use!r} learns "
+            f"from {objective.layout}; choose an objective on pairs"
+        )
 
 
 def make_context(registry: Registry, *, base_dir: Path, seed: int, device: str = "cpu") -> BuildContext:

@@ -138,6 +138,8 @@ class Needs:
     """Reward channels beside `reward` (RePO: `cost`)."""
     reference_every: int = 0
     """The reference moves: the policy is copied into it after every so many updates; 0 for a frozen one."""
+    set_apart: bool = False
+    """Texts beside the groups (explanations), in the channel `assay.contracts.batch.APART`."""
     reset_optimizer: bool = False
     """Whether the gradient optimizer's moments are forgotten whenever the reference moves."""
     states: bool = False

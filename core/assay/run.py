@@ -21,10 +21,11 @@ from assay.judging import open_panel
 from assay.observers import Observers, Trackers
 from assay.pipeline import Decided, Loop, LoopSettings, StepReport, Tickets
 from assay.pipeline.evaluate import Answer, evaluate
+from assay.pipeline.explain import explained
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan, check_unchanged, plan_training
-from assay.protocols import Decision, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
+from assay.protocols import Decision, Objective, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
 from assay.store import RunStore
@@ -32,6 +33,7 @@ from assay.store import RunStore
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
     from assay.training.model import PolicyModel
+    from assay.training.online import GroupLearner, RewardLearner
     from assay.training.trainer import Trainer
     from assay.training.weights import Publisher
 
@@ -129,23 +131,23 @@ def _load_policy(plan: Plan) -> "PolicyModel":
 
 @dataclass
 class _Learner:
-    """The trainer and its optimizer behind the pipeline's one door."""
+    """The trainer, and what it learns by, behind the pipeline's one door."""
 
     trainer: "Trainer"
-    optimizer: PolicyOptimizer
+    inner: "RewardLearner | GroupLearner"
     publisher: "Publisher"
     shuffle_seed: int | None
     """Permute the rewards inside each batch by this seed: a control that must not learn."""
 
     def select(self, group: ScoredGroup) -> Decision:
         """What becomes of one group."""
-        return self.optimizer.select([group])[0]
+        return self.inner.select(group)
 
     def step(self, groups: Sequence[ScoredGroup]) -> Mapping[str, float]:
         """One update."""
         if self.shuffle_seed is not None:
             groups = shuffled(groups, seed=f"{self.shuffle_seed}:{self.trainer.version}")
-        return self.trainer.step(groups).metrics
+        return self.inner.step(groups)
 
     def weights(self, version: int) -> WeightsRef:
         """Where the current weights are."""
@@ -230,6 +232,7 @@ class _Session:
     ) -> "_Session":
         """Build every part; what is opened is closed by `stack`."""
         from assay.training.checkpoint import Checkpoints, load_trainer
+        from assay.training.online import GroupLearner, RewardLearner
         from assay.training.trainer import Trainer
         from assay.training.weights import Publisher
 
@@ -251,15 +254,23 @@ class _Session:
         )
         context.workers = panel.workers
         judges = await _open_judges(config, plan, stack)
-        optimizer = build(
-            registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, context, where="optimizer"
-        )
+        optimizer: PolicyOptimizer | None = None
+        objective: Objective | None = None
+        if config.objective is None:
+            optimizer = build(
+                registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, context, where="optimizer"
+            )
+        else:
+            objective = build(
+                registry, "objective", config.objective.use, config.objective.options, context, where="objective"
+            )
         policy = context.policy
         assert policy is not None
         trainer = Trainer(
             policy,
             optimizer,
             config.optimizer,
+            objective=objective,
             seed=config.seed,
             total_steps=config.steps,
             max_tokens=config.engine.max_new_tokens,
@@ -283,8 +294,13 @@ class _Session:
                 runs.keep_steps(folder / file, first_step)
             emit({"event": "resumed", "step": first_step, "kept_rollouts": kept})
         publisher = Publisher(policy, folder=engine.weights_folder if isinstance(engine, ReadsWeights) else None)
-        learner = _Learner(trainer, optimizer, publisher, config.seed if config.loop.shuffle_rewards else None)
-        sampler = next((sidecar for sidecar in optimizer.sidecars if isinstance(sidecar, TaskSampler)), None)
+        if optimizer is not None:
+            inner = RewardLearner(trainer, optimizer)
+        else:
+            assert objective is not None
+            inner = GroupLearner(trainer, objective, config.examples)
+        learner = _Learner(trainer, inner, publisher, config.seed if config.loop.shuffle_rewards else None)
+        sampler = next((sidecar for sidecar in trainer.sidecars if isinstance(sidecar, TaskSampler)), None)
         tickets = Tickets(
             plan.tasks,
             seed=config.seed,
@@ -319,7 +335,11 @@ class _Session:
             trackers,
             answers,
         )
-        loop.hooks = LoopHooks(session.after_step, session.after_publish)
+        loop.hooks = LoopHooks(
+            before_update=None if config.explanations is None else session.before_update,
+            after_step=session.after_step,
+            after_publish=session.after_publish,
+        )
         return session
 
     async def run(self) -> None:
@@ -348,6 +368,29 @@ class _Session:
             raise
         finally:
             self.finish(outcome)
+
+    async def before_update(self, step: int, groups: Sequence[ScoredGroup]) -> Sequence[ScoredGroup]:
+        """The groups with explanations beside them, which are kept in `explanations/`."""
+        config = self.plan.config
+        settings = config.explanations
+        assert settings is not None
+        joined = await explained(
+            self.engine,
+            groups,
+            template=settings.template,
+            per_group=settings.per_group,
+            sampling=config.engine.sampling(seed=config.seed),
+            seed=config.seed,
+        )
+        folder = self.folder / "explanations"
+        folder.mkdir(exist_ok=True)
+        lines = [
+            json.dumps({"task": group.task.id, "rollout": rollout.id, "text": rollout.text}, ensure_ascii=False)
+            for before, group in zip(groups, joined, strict=True)
+            for rollout in group.rollouts[len(before.rollouts) :]
+        ]
+        (folder / f"{step:06d}.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return joined
 
     def after_step(self, report: StepReport) -> None:
         """Record one step: metrics, observers, trackers, a checkpoint where one is due."""

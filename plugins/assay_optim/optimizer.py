@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from assay.contracts.batch import APART
 from assay.contracts.tensors import Forward, LossReport
 from assay.errors import TrainingError
 from assay.protocols import (
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
     from assay.contracts.tensors import TrainBatch
 
 log = logging.getLogger("assay")
-
-
-APART = "nll"
-"""Reward channel that is 1 on rollouts that are no members of their group but texts to be made likelier."""
 
 
 def set_apart(batch: TrainBatch) -> TrainBatch:

@@ -167,6 +167,11 @@ class LikelihoodTerm(Term):
     reduce: Literal["token_mean", "sequence_sum"] = "token_mean"
     """Mean over tokens, or sum over a sequence and mean over sequences (the paper does not say which)."""
 
+    @property
+    def needs(self) -> Needs:
+        """Texts beside the groups, unless the batch's own rows serve."""
+        return Needs(logp_old=False, set_apart=self.rows == "extra")
+
     def prepare(self, batch: TrainBatch) -> TrainBatch:
         """The batch with a weight (N, T) per likelihood token, global denominators inside."""
         if self.rows == "correct":

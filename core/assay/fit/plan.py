@@ -54,7 +54,8 @@ def plan_fit(config: AnyFit, *, base_dir: Path, where: str) -> FitPlan:
     trained = config.trained
     context = make_context(registry, base_dir=base_dir, seed=config.seed, device=trained.device)
     for index, tracker in enumerate(config.trackers):
-        checked(registry, "tracker", tracker.use, tracker.options, where=f"{where}: trackers[{index}]")
+        # Built, since a tracker begins with its first step: a missing library is told before any work.
+        build(registry, "tracker", tracker.use, tracker.options, context, where=f"{where}: trackers[{index}]")
     options = config.objective_options
     checked(registry, "objective", config.objective.use, options, where=f"{where}: objective")
     check_model(trained.model, base_dir, where)

@@ -176,6 +176,7 @@ class _Session:
         from assay.training.trainer import Trainer
 
         config = plan.config
+        plan.context.run = info
         trainer = Trainer(
             plan.policy,
             None,

@@ -109,6 +109,8 @@ class LoopHooks:
     """After an update, in the order of steps; writes metrics and checkpoints."""
     after_publish: Callable[[int], Awaitable[None] | None] = lambda step: None
     """After new weights are in the engine; may return a coroutine (an evaluation) that is awaited."""
+    before_update: Callable[[int, Sequence[ScoredGroup]], Awaitable[Sequence[ScoredGroup]]] | None = None
+    """Given the step and its groups before they are learned from; what it gives back is learned from instead."""
 
 
 class Loop:
@@ -282,6 +284,12 @@ class Loop:
             groups = [group for _, group in batch.groups if self._fresh(group)]
             stale = len(batch.groups) - len(groups)
             metrics: Mapping[str, float] = {}
+            if groups and self.hooks.before_update is not None:
+                self._enter("sample", f"texts beside the groups of step {self.step + 1}")
+                try:
+                    groups = list(await self.hooks.before_update(self.step + 1, groups))
+                finally:
+                    self._leave("sample", "room for new groups")
             self._enter("train", f"the update of step {self.step + 1}")
             try:
                 if groups:

@@ -12,6 +12,7 @@ from typing import Any
 
 from assay.config.fit import GroupExamples
 from assay.contracts import Message, Rollout, ScoredGroup, Task
+from assay.contracts.batch import APART
 from assay.errors import ConfigError
 from assay.protocols import Encoder, RowLayout
 
@@ -145,6 +146,18 @@ class SampledEncoder:
 
 def _key(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, ensure_ascii=False, default=dict)
+
+
+def members(group: ScoredGroup) -> tuple[ScoredGroup, list[Rollout]]:
+    """The group without its explanations, and the explanations."""
+    apart = [(reward.channels.get(APART) or 0.0) > 0 for reward in group.rewards]
+    own = [index for index, is_apart in enumerate(apart) if not is_apart]
+    alone = ScoredGroup(
+        task=group.task,
+        rollouts=tuple(group.rollouts[index] for index in own),
+        rewards=tuple(group.rewards[index] for index in own),
+    )
+    return alone, [rollout for rollout, is_apart in zip(group.rollouts, apart, strict=True) if is_apart]
 
 
 def groups_of(rollouts: Sequence[tuple[Task, Rollout, Any]]) -> list[ScoredGroup]:
