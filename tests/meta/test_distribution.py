@@ -27,6 +27,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name.partition("-")[0]: path for path in out.glob("*.whl")}
 
 
+def test_the_lock_file_names_versions_and_no_file_of_the_machine_that_wrote_it():
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    wrong = [line for line in lines if line and not line.startswith("#") and "==" not in line.partition(";")[0]]
+    assert lines
+    assert not wrong
+
+
 def test_the_wheel_holds_only_packages_named_assay(wheels: dict[str, Path]):
     run(sys.executable, "-m", "check_wheel_contents", "--config", ROOT / "pyproject.toml", wheels["assay"])
     with zipfile.ZipFile(wheels["assay"]) as archive:
