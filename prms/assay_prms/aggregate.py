@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-Aggregation = Literal["min", "product", "last", "mean"]
-"""PRM800K: product; Math-Shepherd: min; VersaPRM: min, last or mean."""
+Aggregation = Literal["min", "product", "last", "mean", "sum"]
+"""PRM800K: product; Math-Shepherd: min; VersaPRM: min, last or mean; implicit models' shares of q: min or sum."""
 Credit = Literal["none", "final", "sum", "min"]
 """`none`: step scores as they are; `final`: the whole at the last step; `sum`: each step pays its own value, so that
 padding with good steps pays (the known hack); `min`: capped by the weakest step (PURE, arXiv 2504.15275)."""
@@ -31,7 +31,7 @@ def aggregate(values: Sequence[float], how: Aggregation) -> float:
         return math.prod(values)
     if how == "last":
         return values[-1]
-    return math.fsum(values) / len(values)
+    return math.fsum(values) / (len(values) if how == "mean" else 1)
 
 
 def credit(values: Sequence[float], how: Credit, *, temperature: float = 0.1) -> list[float]:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from assay.contracts import Candidate, Evidence, Limits, Message, RolloutRequest, Sampling, Span, Task, Verdict
 from assay_prms.generative import critique_prompt, verdict_of
 from assay_prms.render import conversation
-from assay_prms.scoring import Response, Scorer, Scores
+from assay_prms.scoring import TOKEN_BUDGET, Response, Scorer, Scores
 from assay_prms.spec import ScorerSpec
 
 if TYPE_CHECKING:
     from assay.protocols import RolloutEngine
+    from assay.training.model import PolicyModel
+    from assay_prms.heads import ScoreHead
 
 BATCH = 16
 """Critiques that are drawn at once."""
@@ -69,6 +71,19 @@ class CritiqueScorer(Scorer):
                 tails = made[:, len(prompt) :].tolist()
                 drawn.extend(self.policy.tokenizer.decode(tail, skip_special_tokens=True) for tail in tails)
         return drawn
+
+
+def scorer_of(
+    policy: PolicyModel,
+    spec: ScorerSpec,
+    *,
+    head: ScoreHead | None = None,
+    reference: PolicyModel | None = None,
+    token_budget: int = TOKEN_BUDGET,
+) -> Scorer:
+    """The scorer that a description asks for; see `Scorer`."""
+    made = CritiqueScorer if spec.kind == "critique" else Scorer
+    return made(policy, spec, head=head, reference=reference, token_budget=token_budget)
 
 
 class EngineVerifier:

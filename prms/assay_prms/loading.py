@@ -84,8 +84,7 @@ def load_scorer(
     """
     try:
         from assay.training.model import load_policy
-        from assay_prms.critique import CritiqueScorer
-        from assay_prms.scoring import Scorer
+        from assay_prms.critique import scorer_of
     except ImportError as error:
         raise ConfigError(
             f"reward model {folder.name!r}: torch and transformers are missing ({error}); "
@@ -108,8 +107,7 @@ def load_scorer(
         from assay_prms.heads import ScoreHead
 
         head = ScoreHead.of(head_tensors(folder, spec.head_prefix), where=str(folder))
-    made = CritiqueScorer if spec.kind == "critique" else Scorer
-    return made(policy, spec, head=head, reference=reference, token_budget=token_budget)
+    return scorer_of(policy, spec, head=head, reference=reference, token_budget=token_budget)
 
 
 def head_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:

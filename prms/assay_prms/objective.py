@@ -81,10 +81,10 @@ class RewardModelObjective:
 
     def source(self, policy: PolicyModel, reference: PolicyModel | None = None) -> RewardSource:
         """The scorer of the model in memory."""
-        from assay_prms.scoring import Scorer
+        from assay_prms.critique import scorer_of
         from assay_prms.source import RewardModelSource
 
-        return RewardModelSource(Scorer(policy, self.spec(), head=self.head, reference=reference))
+        return RewardModelSource(scorer_of(policy, self.spec(), head=self.head, reference=reference))
 
     def shared(self, **changes: Any) -> ScorerSpec:
         """A description with the options that all objectives have."""

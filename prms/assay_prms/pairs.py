@@ -11,6 +11,7 @@ from pydantic import Field
 from assay.contracts.tensors import Forward, LossReport
 from assay.protocols import Encoder, Example, ExampleTotals
 from assay.steps import step_spans
+from assay_prms.aggregate import Aggregation
 from assay_prms.objective import RewardModelObjective, companion_loss, head_output, weight_total
 from assay_prms.reading import RewardOptions, literal, pair_of, placed
 from assay_prms.spec import ScorerSpec
@@ -90,6 +91,8 @@ class ImplicitDpoOptions(RewardOptions):
     """Factor of the log-ratio: 0.05 for answers of several hundred tokens, about 0.5 for thirty."""
     value: Literal["running", "step"] = "step"
     """What a step's score is; DPO's have no calibrated zero, so a threshold must be fitted."""
+    aggregation: Aggregation = "sum"
+    """The shares of all steps together are q of the response."""
 
 
 class ImplicitDpoObjective(RewardModelObjective):

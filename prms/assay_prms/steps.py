@@ -211,7 +211,7 @@ class PqmObjective(_HeadObjective):
 
         logits, labels, _, rows = gathered(head_output(forward), examples)
         count, width = len(examples), max((len(example.facts["places"]) for example in examples), default=0)
-        starts = torch.searchsorted(rows, torch.arange(count, device=rows.device))
+        starts = torch.searchsorted(rows.contiguous(), torch.arange(count, device=rows.device))
         column = torch.arange(len(rows), device=rows.device) - starts[rows]
         q = logits.new_zeros(count, width).index_put((rows, column), logits)
         known = logits.new_full((count, width), torch.nan).index_put((rows, column), labels)
