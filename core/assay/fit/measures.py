@@ -7,60 +7,25 @@ that the source does not score is counted apart and is in no figure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from assay.contracts import Candidate, Message, Rollout, Task, Turn, Verdict
 from assay.errors import ConfigError
 from assay.protocols import RewardSource
 from assay.reports.best_of import Aggregate, Sample, aggregate, best_of
-from assay.reports.first_error import ScoredSteps, first_error, fit_threshold, split_halves
-from assay.rows import BadRowError, Row, column, read_rows
+from assay.reports.step_rows import StepRow, ask_source, evaluate_steps
 from assay.training.group_rows import prompt_of
 
 
-def read_first_errors(path: Path, *, shown: str) -> list[tuple[str, tuple[str, ...], int | None]]:
-    """(problem, steps, first wrong step or None) of a file in ProcessBench's form.
+async def first_errors(source: RewardSource, rows: Sequence[StepRow], *, seed: int) -> dict[str, Any]:
+    """First-error figures on the test half, the threshold fitted on the development half, as plain JSON.
 
-    Raises `ConfigError` with file and line for a row that is none.
+    Where no threshold can be fitted (a source without step scores, too few rows) F1 is not defined and `why` says so.
     """
-    found: list[tuple[str, tuple[str, ...], int | None]] = []
-    for row in read_rows(path):
-        if isinstance(row, BadRowError):
-            raise row
-        steps, label = column(row, "steps", path=shown), column(row, "label", path=shown)
-        listed = cast("list[Any]", steps) if isinstance(steps, list) else []
-        texts = [step for step in listed if isinstance(step, str)]
-        whole = bool(texts) and len(texts) == len(listed)
-        if not whole or not isinstance(label, int) or isinstance(label, bool) or not -1 <= label < len(texts):
-            raise ConfigError(
-                f"{shown}:{row.line}: a list of texts in 'steps' and the index of the first wrong one (or -1) in "
-                f"'label' are expected; found label {label!r}"
-            )
-        found.append((_text(row, "problem", shown), tuple(texts), None if label < 0 else label))
-    return found
-
-
-async def first_errors(
-    source: RewardSource,
-    rows: Sequence[tuple[str, tuple[str, ...], int | None]],
-    *,
-    separator: str,
-    seed: int,
-) -> dict[str, Any]:
-    """First-error figures on the test half, with the threshold fitted on the development half, as plain JSON."""
-    candidates = [_candidate(problem, separator.join(steps), index) for index, (problem, steps, _) in enumerate(rows)]
-    scored: list[ScoredSteps] = []
-    unscored = 0
-    for (problem, steps, wrong), verdict in zip(rows, await _judge(source, candidates), strict=True):
-        if verdict.status != "scored" or len(verdict.steps) != len(steps):
-            unscored += 1
-        else:
-            scored.append(ScoredSteps(problem, tuple(step.value for step in verdict.steps), wrong))
-    development, test = split_halves(scored, seed=seed)
-    if not development or not test:
-        return {"unscored": unscored, "rows": len(rows), "f1": None}
-    return {**first_error(test, fit_threshold(development), unscored=unscored, seed=seed).to_dict(), "rows": len(test)}
+    try:
+        return (await evaluate_steps(rows, ask_source(source), seed=seed)).to_dict()
+    except ConfigError as error:
+        return {"f1": None, "threshold": None, "rows": len(rows), "why": str(error)}
 
 
 async def best_of_held_out(
@@ -110,13 +75,6 @@ def _candidate(prompt: Any, response: str, index: int) -> Candidate:
 
 def _message(message: Mapping[str, Any]) -> Message:
     return Message(role=message["role"], content=message["content"])
-
-
-def _text(row: Row, name: str, shown: str) -> str:
-    value = column(row, name, path=shown)
-    if not isinstance(value, str):
-        raise ConfigError(f"{shown}:{row.line}: column {name!r} must be text; found {type(value).__name__}")
-    return value
 
 
 async def _judge(source: RewardSource, candidates: Sequence[Candidate]) -> list[Verdict]:

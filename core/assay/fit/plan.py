@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.component import BuildContext
-from assay.config.fit import AnyFit, StreamData
+from assay.config.fit import AnyFit, PrmConfig, StreamData
 from assay.config.refs import build, checked
 from assay.errors import ConfigError
-from assay.fit.measures import read_first_errors
 from assay.preflight import check_model, make_context
 from assay.protocols import Objective
 from assay.registry import Registry
+from assay.reports.step_rows import StepRow, read_step_rows
 
 if TYPE_CHECKING:
     from assay.training.examples import ExampleSet
@@ -33,6 +34,8 @@ class FitPlan:
     examples: ExampleSet
     stream: ExampleSet | None = None
     stream_objective: Objective | None = None
+    first_errors: Sequence[StepRow] = ()
+    """Rows with known wrong steps, for a reward model."""
     notes: list[str] = field(default_factory=list[str])
     """Sentences for the user that are no errors."""
 
@@ -70,7 +73,6 @@ def plan_fit(config: AnyFit, *, base_dir: Path, where: str) -> FitPlan:
         if second.sidecars:
             raise ConfigError(f"{where}: stream.objective: {use.use!r} has weights of its own; use one that has none")
     _check_reference(config, objective, where)
-    _check_files(config, base_dir)
     policy, reference = _models(config, objective, context)
     from assay.training.encoder import TextEncoder
     from assay.training.examples import read_examples  # torch is loaded by now
@@ -104,6 +106,7 @@ def plan_fit(config: AnyFit, *, base_dir: Path, where: str) -> FitPlan:
         examples=read(config.data, objective, "data"),
         stream=None if stream is None or second is None else read(stream, second, "stream"),
         stream_objective=second,
+        first_errors=_first_errors(config, base_dir),
         notes=list(registry.problems),
     )
 
@@ -131,11 +134,10 @@ def _check_reference(config: AnyFit, objective: Objective, where: str) -> None:
         )
 
 
-def _check_files(config: AnyFit, base_dir: Path) -> None:
-    """Files that are read later than the data."""
-    first_error: str | None = getattr(config.measured, "first_error", None)
-    if first_error is not None:
-        read_first_errors(base_dir / first_error, shown=first_error)
+def _first_errors(config: AnyFit, base_dir: Path) -> list[StepRow]:
+    if not isinstance(config, PrmConfig) or config.evaluate.first_error is None:
+        return []
+    return read_step_rows(base_dir / Path(config.evaluate.first_error).expanduser())
 
 
 def _models(config: AnyFit, objective: Objective, context: BuildContext) -> tuple[PolicyModel, PolicyModel | None]:

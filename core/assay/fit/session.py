@@ -21,7 +21,7 @@ from assay.config.load import dump_config
 from assay.contracts import RunInfo, RunOutcome, UpdateReport
 from assay.errors import AssayError, ConfigError
 from assay.events import Emit
-from assay.fit.measures import best_of_held_out, first_errors, read_first_errors
+from assay.fit.measures import best_of_held_out, first_errors
 from assay.fit.plan import FitPlan, batch_of, plan_fit, stream_size
 from assay.interrupt import StopOnInterrupt
 from assay.observers import Observers, Trackers
@@ -168,6 +168,8 @@ class _Session:
     trackers: Trackers
     step: int = 0
     stop_requested: bool = False
+    threshold: float | None = None
+    """Where steps begin to be good, as the last first-error measure fitted it."""
 
     @classmethod
     def open(cls, plan: FitPlan, info: RunInfo, folder: Path, emit: Emit, *, resumed: bool) -> _Session:
@@ -286,11 +288,9 @@ class _Session:
             return found
         source = objective.source(self.plan.policy, self._reference())
         try:
-            if settings.first_error is not None:
-                path = self.plan.context.base_dir / settings.first_error
-                rows = read_first_errors(path, shown=settings.first_error)
-                separator = str((config.splitter or {}).get("separator", "\n\n"))
-                found["first_error"] = await first_errors(source, rows, separator=separator, seed=config.seed)
+            if self.plan.first_errors:
+                found["first_error"] = await first_errors(source, self.plan.first_errors, seed=config.seed)
+                self.threshold = found["first_error"]["threshold"]
             if settings.best_of:
                 held = self.plan.examples.held_rows
                 found["best_of"] = await best_of_held_out(
@@ -305,18 +305,17 @@ class _Session:
         return self.trainer.reference if self.plan.objective.needs.logp_ref else None
 
     def _save(self) -> None:
-        from assay.training.checkpoint import save_reward_model, save_trainer
+        from assay.training.checkpoint import save_trainer
 
         def write(folder: Path) -> None:
             save_trainer(self.trainer, folder)
             if isinstance(self.plan.objective, RewardObjective) and self.plan.config.training.lora is None:
-                save_reward_model(self.plan.objective, self.plan.policy, self._reference(), folder)
+                self._describe(self.plan.objective, folder)
 
         self.checkpoints.save(self.step, write)
 
     def _write_model(self) -> None:
         """The whole model where checkpoints hold an adapter only."""
-        from assay.training.checkpoint import save_reward_model
         from assay.training.weights import save_policy
 
         if self.plan.config.training.lora is None:
@@ -325,7 +324,12 @@ class _Session:
         folder.mkdir(exist_ok=True)
         save_policy(self.plan.policy, folder)
         if isinstance(self.plan.objective, RewardObjective):
-            save_reward_model(self.plan.objective, self.plan.policy, self._reference(), folder)
+            self._describe(self.plan.objective, folder)
+
+    def _describe(self, objective: RewardObjective, folder: Path) -> None:
+        from assay.training.checkpoint import save_reward_model
+
+        save_reward_model(objective, self.plan.policy, self._reference(), folder, threshold=self.threshold)
 
     def _finish(self, outcome: RunOutcome) -> None:
         """Leave the outcome and the report, whatever happened."""

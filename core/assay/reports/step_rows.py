@@ -250,7 +250,8 @@ def _step_row(row: Row, path: str) -> StepRow:
         have = ", ".join(row.data)
         raise BadRowError(
             f"{path}:{row.line}: no labelled steps; this row has {have or 'no columns'}. Known are "
-            "ProcessBench (steps, label), BIG-Bench Mistake (steps, mistake_index), PRMBench (modified_process, error_steps) and MR-GSM8K",
+            "ProcessBench (steps, label), BIG-Bench Mistake (steps, mistake_index), PRMBench (modified_process, "
+            "error_steps) and MR-GSM8K",
             row.line,
         )
     steps = column(row, form.steps, path=path)

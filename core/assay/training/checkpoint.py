@@ -226,11 +226,21 @@ def load_trainer(trainer: Trainer, folder: Path) -> dict[str, JsonValue]:
 
 
 def save_reward_model(
-    objective: RewardObjective, policy: PolicyModel, reference: PolicyModel | None, folder: Path
+    objective: RewardObjective,
+    policy: PolicyModel,
+    reference: PolicyModel | None,
+    folder: Path,
+    *,
+    threshold: float | None = None,
 ) -> None:
-    """Write what makes a model folder a reward model: its description and the weights of its heads."""
-    described = json.dumps(dict(objective.describe(policy, reference)), indent=1, ensure_ascii=False)
-    (folder / REWARD_MODEL).write_text(described, encoding="utf-8")
+    """Write what makes a model folder a reward model: its description and the weights of its heads.
+
+    `threshold` is one that was fitted while training; it is kept where the description leaves its own open.
+    """
+    described = dict(objective.describe(policy, reference))
+    if threshold is not None and "threshold" in described and described["threshold"] is None:
+        described["threshold"] = threshold
+    (folder / REWARD_MODEL).write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
     heads = {
         f"{sidecar.name}.{name}": value.detach().contiguous()
         for sidecar in objective.sidecars
