@@ -65,7 +65,7 @@ def test_a_third_partys_verifier_is_installed_listed_checked_and_used_beside_a_b
     cases = (ROOT / "examples" / "assay-haiku" / "cases.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in cases.splitlines()]
     data = tmp_path / "poems.jsonl"
-    data.write_text("\n".join(json.dumps({"prompt": r["prompt"], "response": r["response"]}) for r in rows), "utf-8")
+    data.write_text("\n".join(json.dumps({"prompt": r["prompt"], "response": r["text"]}) for r in rows), "utf-8")
     run(assay, "score", data, "-r", "haiku", cwd=tmp_path)
     scored = [json.loads(line) for line in (tmp_path / "poems.scored.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["verdicts"][0]["source"] for row in scored] == ["haiku"] * len(rows)
