@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from assay.contracts import Candidate, Evidence, Limits, Message, RolloutRequest, Sampling, Span, Task, Verdict
+from assay_prms.aggregate import aggregate
 from assay_prms.generative import critique_prompt, verdict_of
 from assay_prms.render import conversation
 from assay_prms.scoring import TOKEN_BUDGET, Response, Scorer, Scores
@@ -48,7 +49,7 @@ class CritiqueScorer(Scorer):
                 continue
             chances = self.word_chances([(*prompt, *self.encode.ids(text)) for text in asked])
             span = Span(start=0, end=len(response.text.rstrip()))
-            found.append(Scores((span,), (sum(chances) / len(chances),)))
+            found.append(Scores((span,), (aggregate(chances, "mean"),)))
         return found
 
     def _critiques(self, prompt: tuple[int, ...], text: str) -> list[str]:
