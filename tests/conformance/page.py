@@ -25,12 +25,14 @@ def page() -> str:
     for title, name in (
         ("On-policy methods: golden numbers", "on_policy"),
         ("Objectives: golden numbers", "preference"),
+        ("Reward models: golden numbers", "reward"),
     ):
         rows = [[row["method"], row["check"], row["origin"], f"{row['tolerance']:g}", state(row)] for row in read(name)]
         parts.append(f"\n## {title}\n\n" + table(["method", "quantity", "origin", "tolerance", "state"], rows))
     for title, name in (
         ("On-policy methods beside TRL 1.16.0", "trl_on_policy"),
         ("Objectives beside TRL 1.16.0", "trl_preference"),
+        ("Reward models beside TRL 1.16.0", "trl_reward"),
     ):
         rows = [
             [row["method"], ", ".join(row.get("compared", ["loss", "gradient"])), row["oracle"], state(row)]
