@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from assay.errors import EngineError
 from assay_engines.vllm.files import check_weights
@@ -169,7 +170,7 @@ async def _greet(routes: Routes, version: int, number: int) -> Life:
     served = await routes.models()
     await routes.name_version(version)
     # With top-k 1 the distribution really sampled from gives its one token the log-prob 0; a plain softmax does not.
-    body = {"model": served.name, "token_ids": [1, 2], "request_id": f"assay-greeting-{number}"}
+    body: dict[str, Any] = {"model": served.name, "token_ids": [1, 2], "request_id": f"assay-greeting-{number}"}
     body["sampling_params"] = {"max_tokens": 1, "temperature": 1.0, "top_k": 1, "logprobs": 0, "ignore_eos": True}
     async for delta in routes.generate(body):
         if any(abs(logprob) > 1e-6 for logprob in delta.logprobs):
