@@ -77,8 +77,10 @@ def channels_of(task: Task, text: str) -> Mapping[str, float]:
     return {"rts": 0.8 if right else 0.4 if near else 0.0, "cost": -0.1 if near else 0.1, "process": 0.1 * right}
 
 
-def teach(name: str, start: Path, preferring: PolicyModel | None, seed: int) -> learning.Learned:
-    chosen = FREE[name]
+def teach(
+    name: str, start: Path, preferring: PolicyModel | None, seed: int, chosen: Chosen | None = None
+) -> learning.Learned:
+    chosen = chosen or FREE[name]
     return learning.learn(
         optimizer(name),
         start,
