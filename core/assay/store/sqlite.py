@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from assay.contracts import Judgement, Reward, Rollout, RunInfo, Task
 from assay.errors import StoreError
 from assay.store.lock import FolderLock
-from assay.store.schema import APPLICATION_ID, COLUMNS, TABLES, VERSION, checksum
-from assay.store.writer import SQLITE_ERRORS, Writer, damaged, worded
+from assay.store.schema import APPLICATION_ID, COLUMNS, TABLES, VERSION, Value, checksum
+from assay.store.writer import SQLITE_ERRORS, Values, Writer, damaged, worded
 
 FILE = "log.sqlite"
 _PAGE = 500
@@ -130,37 +130,34 @@ class RunStore:
         if self._known_tasks.get(task.id) is task:
             return
         self._known_tasks[task.id] = task
-        self._append("tasks", lambda: (task.id, task.model_dump_json()))
+        self._append("tasks", _task_values, task)
 
     def add_rollout(self, rollout: Rollout, *, step: int, task: Task) -> None:
         """Keep a rollout that was drawn for `step`."""
         self.add_task(task)
-        key = (rollout.id, step, rollout.group_id, rollout.task_id)
-        self._append("rollouts", lambda: (*key, rollout.model_dump_json()))
+        self._append("rollouts", _rollout_values, rollout, step)
 
     def add_judgement(self, judgement: Judgement) -> None:
         """Keep a judgement."""
-        key = (judgement.rollout_id, judgement.source, judgement.verdict.status)
-        self._append("judgements", lambda: (*key, judgement.model_dump_json()))
+        self._append("judgements", _judgement_values, judgement)
 
     def add_reward(self, reward: Reward, *, step: int, group_id: str) -> None:
         """Keep a reward."""
-        key = (reward.rollout_id, step, group_id, reward.value)
-        self._append("rewards", lambda: (*key, reward.model_dump_json()))
+        self._append("rewards", _reward_values, reward, step, group_id)
 
     def mark_group(self, step: int, group_id: str, action: str, reason: str) -> None:
         """Keep what became of a group at the update `step`: trained on (`keep`), or dropped with a reason."""
-        self._append("marks", lambda: (step, group_id, action, reason))
+        self._append("marks", _mark_values, step, group_id, action, reason)
 
     def flush(self) -> None:
         """Return once everything added so far is durable; raises `StoreError` where it cannot be."""
         if self._writer is not None:
             self._writer.flush()
 
-    def _append(self, table: str, values: Any) -> None:
+    def _append(self, table: str, values: Values, *what: Any) -> None:
         if self._writer is None:
             raise StoreError(f"{self.path}: opened for reading only")
-        self._writer.add(table, values)
+        self._writer.add(table, values, *what)
 
     # ---- reading: what is durable now ----
 
@@ -296,12 +293,34 @@ class RunStore:
             raise damaged(self.path, f"a {model.__name__} cannot be read: {error.errors()[0]['msg']}") from error
 
 
+def _task_values(task: Task) -> tuple[Value, ...]:
+    return task.id, task.model_dump_json()
+
+
+def _rollout_values(rollout: Rollout, step: int) -> tuple[Value, ...]:
+    return rollout.id, step, rollout.group_id, rollout.task_id, rollout.model_dump_json()
+
+
+def _judgement_values(judgement: Judgement) -> tuple[Value, ...]:
+    return judgement.rollout_id, judgement.source, judgement.verdict.status, judgement.model_dump_json()
+
+
+def _reward_values(reward: Reward, step: int, group_id: str) -> tuple[Value, ...]:
+    return reward.rollout_id, step, group_id, reward.value, reward.model_dump_json()
+
+
+def _mark_values(step: int, group_id: str, action: str, reason: str) -> tuple[Value, ...]:
+    return step, group_id, action, reason
+
+
 def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0, check_same_thread=False)
     if not read_only:
+        connection.execute("PRAGMA page_size = 8192")  # of a new file; eight judgements fit on a page
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer carries over itself
     connection.execute("PRAGMA cache_size = -16000")
     return connection
 

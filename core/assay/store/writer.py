@@ -2,15 +2,20 @@
 
 A row is durable (it survives `kill -9`) once its transaction is committed; `flush` waits for that. After an error
 nothing more is written, and every later call raises the same `StoreError`: what was committed before stays readable.
+
+The write-ahead log is carried over into the file here and not by SQLite behind a commit, which would pass over a full
+disk in silence and let it grow: what a resume needs to carry over is bounded by `_CARRY_BYTES` and one transaction.
 """
 
+import functools
+import itertools
 import shutil
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from assay.errors import StoreError
 from assay.store.schema import INSERTS, Value, checksum
@@ -21,15 +26,18 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 COMMIT_S = 0.2
 """Longest time that a row waits for its commit to begin."""
 _BATCH = 5_000
+_ROW_BYTES = 2048
+"""Generous size of a row, for messages."""
+_ROWS = 200
+"""Rows of one insert statement: fewer steps of SQLite, and fewer hand-overs of the interpreter to other threads."""
+_CARRY_BYTES = 4 << 20
+"""Text that is committed before the write-ahead log is carried over into the file."""
 _BOUND = 100_000
 """Rows that may wait; then `add` blocks, which is the backpressure of a slow disk."""
 
 
-class Row(NamedTuple):
-    """One row to be written; the values are made in the writer's thread."""
-
-    table: str
-    values: Callable[[], tuple[Value, ...]]
+Values = Callable[..., tuple[Value, ...]]
+"""Makes the values of a row; called in the writer's thread."""
 
 
 class Writer:
@@ -39,21 +47,22 @@ class Writer:
         """Start the thread; `connect` is called in it."""
         self.path = path
         self._connect = connect
-        self._rows: deque[Row] = deque()
+        self._rows: deque[tuple[str, Values, Any]] = deque()
         self._changed = threading.Condition()
         self._added = 0
         self._committed = 0
         self._wanted = 0
+        self._uncarried = 0
         self._closing = False
         self._error: StoreError | None = None
         self._thread = threading.Thread(target=self._run, name="assay-store", daemon=True)
         self._thread.start()
 
-    def add(self, table: str, values: Callable[[], tuple[Value, ...]]) -> None:
-        """Queue one row; raises `StoreError` after an earlier write failed."""
+    def add(self, table: str, values: Values, *what: Any) -> None:
+        """Queue the row `values(*what)`; raises `StoreError` after an earlier write failed."""
         if self._error is not None:
             raise self._error
-        self._rows.append(Row(table, values))
+        self._rows.append((table, values, what))  # one object a row: many small ones would wake the garbage collector
         self._added += 1
         if self._added - self._committed > _BOUND:
             self._wait(self._added - _BOUND)
@@ -113,16 +122,20 @@ class Writer:
         run_table, run_values = "", list[tuple[Value, ...]]()
         with connection:
             connection.execute("BEGIN")
-            for row in taken:
-                if row.table != run_table:
+            for table, make, what in taken:
+                if table != run_table:
                     _insert(connection, run_table, run_values)
-                    run_table, run_values = row.table, []
-                values = row.values()
+                    run_table, run_values = table, []
+                values = make(*what)
+                self._uncarried += len(values[-1]) if isinstance(values[-1], str) else 0
                 run_values.append((*values, checksum(values)))
             _insert(connection, run_table, run_values)
         with self._changed:
             self._committed += len(taken)
             self._changed.notify_all()
+        if self._uncarried > _CARRY_BYTES:
+            self._uncarried = 0
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _fail(self, error: StoreError) -> None:
         with self._changed:
@@ -139,9 +152,10 @@ def worded(path: Path, error: Exception, *, waiting: int = 0) -> StoreError:
     name = getattr(error, "sqlite_errorname", "") or ""
     free = shutil.disk_usage(path.parent).free
     if name.startswith("SQLITE_FULL") or (name.startswith("SQLITE_IOERR") and free < 1 << 20):
-        needed = max(1, waiting * 2)
+        ahead = path.with_name(f"{path.name}-wal")
+        needed = max(1, waiting) * _ROW_BYTES + (ahead.stat().st_size if ahead.exists() else 0)
         return StoreError(
-            f"{path}: the disk is full: about {needed << 10:,} bytes are needed for {waiting:,} rows, {free:,} bytes "
+            f"{path}: the disk is full: about {needed:,} bytes are needed for {waiting:,} rows, {free:,} bytes "
             "are free. Everything that was acknowledged is kept; free space and go on with --resume"
         )
     if isinstance(error, UnicodeDecodeError) or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
@@ -158,5 +172,15 @@ def damaged(path: Path, what: str) -> StoreError:
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[Value, ...]]) -> None:
-    if rows:
-        connection.executemany(INSERTS[table], rows)
+    whole = len(rows) - len(rows) % _ROWS
+    for begin in range(0, whole, _ROWS):
+        connection.execute(_many(table), list(itertools.chain.from_iterable(rows[begin : begin + _ROWS])))
+    if whole < len(rows):
+        connection.executemany(INSERTS[table], rows[whole:])
+
+
+@functools.cache
+def _many(table: str) -> str:
+    """The insert statement of a table for `_ROWS` rows at once."""
+    head, values, row = INSERTS[table].partition(" VALUES ")
+    return head + values + ", ".join([row] * _ROWS)
