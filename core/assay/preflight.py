@@ -93,6 +93,15 @@ def _check_optimizer(config: RlvrConfig, registry: Registry, context: BuildConte
         else:
             problem = 'learns from no explanations; use "expo", add the regulariser "nll_term", or remove them'
         raise ConfigError(f"{where}: explanations: the optimizer {config.optimizer.use!r} {problem}")
+    wanted, given = set(optimizer.needs.models), set(config.models)
+    if wanted != given:
+        name = sorted(wanted ^ given)[0]
+        problem = f'compares with a frozen policy; add models = {{ {name} = "FOLDER" }}'
+        if name in given:
+            problem = f"knows no policy of that name, only {', '.join(sorted(wanted)) or 'none'}; remove it"
+        raise ConfigError(f"{where}: models.{name}: the optimizer {config.optimizer.use!r} {problem}")
+    for model in config.models.values():
+        check_model(model, context.base_dir, where)
 
 
 def _check_objective(config: RlvrConfig, use: Use, registry: Registry, context: BuildContext, where: str) -> None:

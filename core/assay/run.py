@@ -14,7 +14,7 @@ from assay.config.load import dump_config
 from assay.config.refs import build
 from assay.config.run import EvaluateConfig, RlvrConfig
 from assay.contracts import Reward, Rollout, RunInfo, RunOutcome, Sampling, ScoredGroup, Task, UpdateReport, WeightsRef
-from assay.errors import AssayError, TrainingError
+from assay.errors import AssayError, ConfigError, TrainingError
 from assay.events import Emit
 from assay.interrupt import StopOnInterrupt
 from assay.judging import open_panel
@@ -82,6 +82,7 @@ async def atrain(
             emit({"event": "note", "text": note})
         policy = _load_policy(plan)
         plan.context.policy = policy
+        models = _frozen_models(plan, policy)
         async with open_panel(config.rewards, registry=plan.registry, judging=config.judging, context=plan.context):
             pass  # every source can be built, the ones in worker processes included; nothing is left behind if not
         if dry_run:
@@ -99,7 +100,8 @@ async def atrain(
             (folder / runs.CONFIG).write_text(dump_config(config), encoding="utf-8")
             stored = RunStore.create(folder, info)
             stack.callback(stored.close)
-        session = await _Session.open(plan, info, folder, stored, stack, emit, resumed=resume is not None)
+        resumed = resume is not None
+        session = await _Session.open(plan, info, folder, stored, stack, emit, resumed=resumed, models=models)
         await session.run()
     return folder
 
@@ -127,6 +129,32 @@ def _load_policy(plan: Plan) -> "PolicyModel":
     room = checkpoint_bytes(policy, config.optimizer) * (config.checkpoint.keep + 1) + rollouts * LOG_BYTES_PER_ROLLOUT
     check_free_space(Path(config.runs_dir), room, what="checkpoints and the log")
     return policy
+
+
+def _frozen_models(plan: Plan, policy: "PolicyModel") -> "dict[str, PolicyModel]":
+    """The policies that the optimizer compares with, by its names for them."""
+    from assay.training.encoder import TextEncoder
+    from assay.training.model import load_policy
+
+    # Prompts are rendered once, by the engine; that both read the same ids is all that matters.
+    own = TextEncoder(policy.tokenizer, template="plain").fingerprint
+    found: dict[str, PolicyModel] = {}
+    for name, where in plan.config.models.items():
+        model = load_policy(
+            where,
+            dtype=plan.config.policy.dtype,
+            device=plan.config.policy.device,
+            cache_dir=plan.context.cache_dir,
+            base_dir=plan.context.base_dir,
+        )
+        if TextEncoder(model.tokenizer, template="plain").fingerprint != own:
+            raise ConfigError(
+                f"{plan.config.name}: models.{name}: {where!r} has another tokenizer than {policy.name!r}; log-probs "
+                "of the same tokens are compared, so both must cut texts alike"
+            )
+        model.model.requires_grad_(False)
+        found[name] = model
+    return found
 
 
 @dataclass
@@ -229,6 +257,7 @@ class _Session:
         emit: Emit,
         *,
         resumed: bool,
+        models: "Mapping[str, PolicyModel]",
     ) -> "_Session":
         """Build every part; what is opened is closed by `stack`."""
         from assay.training.checkpoint import Checkpoints, load_trainer
@@ -272,6 +301,7 @@ class _Session:
             config.optimizer,
             objective=objective,
             seed=config.seed,
+            models=models,
             total_steps=config.steps,
             max_tokens=config.engine.max_new_tokens,
         )

@@ -147,6 +147,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"objective": {"use": "dpo"}, "examples": {"chosen": "explanation"}}, "belong together"),
     ({"objective": {"use": "dpo"}, "explanations": {}}, "belong together"),
     ({"explanations": {"template": "no places"}}, "the template has no {prompt}"),
+    ({"objective": {"use": "dpo"}, "models": {"dpo": "model"}}, "models: an optimizer compares with them"),
 ]
 
 
@@ -173,6 +174,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"optimizer": {"use": "expo"}}, "makes explanations likelier and none are drawn; add the table explanations"),
     ({"optimizer": {"use": "grpo"}, "explanations": {}}, 'learns from no explanations; use "expo"'),
+    ({"optimizer": {"use": "rto"}}, 'compares with a frozen policy; add models = { dpo = "FOLDER" }'),
+    ({"optimizer": {"use": "grpo"}, "models": {"dpo": "model"}}, "models.dpo: the optimizer 'grpo' knows no policy"),
+    ({"optimizer": {"use": "rto"}, "models": {"dpo": "nowhere"}}, "'nowhere'"),
 ]
 
 
@@ -191,6 +195,30 @@ def test_explanations_need_answers(folder: Path) -> None:
     settings = table(1, optimizer={"use": "expo"}, explanations={}, rewards=[{"use": "repetition"}])
     with pytest.raises(ConfigError, match="1 of 1 tasks have no reference"):
         train(parse_config(settings), base_dir=folder)
+
+
+def test_rto_learns_from_a_model_that_a_file_of_pairs_made(folder: Path, start: Path) -> None:
+    pairs = [
+        {"prompt": task.prompt, "chosen": task.reference, "rejected": str((int(str(task.reference)) + step) % 10)}
+        for task in learning.tasks()
+        for step in (1, 3, 5)
+    ]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs), encoding="utf-8")
+    preferring = train(
+        parse_config(
+            {
+                "kind": "preference",
+                "policy": {"model": "model"},
+                "objective": {"use": "dpo"},
+                "data": {"path": "pairs.jsonl", "holdout": 0},
+                "training": {"learning_rate": 5e-4, "batch_size": 48, "epochs": 10},
+            }
+        ),
+        base_dir=folder,
+    )
+    optimizer = {"use": "rto", "learning_rate": 1e-3, "micro_batch_tokens": 8192}
+    settings = table(10, optimizer=optimizer, models={"dpo": str(preferring.policy)})
+    assert gain(train(parse_config(settings), base_dir=folder), start) > 0.1
 
 
 # ---- The conditioned sampler by itself ------------------------------------------------------------------------------

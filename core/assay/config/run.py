@@ -148,6 +148,8 @@ class RlvrConfig(RunTable):
     rewards: tuple[RewardEntry, ...] = Field(min_length=1)
     judging: JudgingConfig = JudgingConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    models: dict[str, str] = Field(default_factory=dict)
+    """Frozen policies that the optimizer compares with, by its own names for them: `{ dpo = "folder" }` for `rto`."""
     objective: Use | None = None
     """Learn from the judged rollouts by an objective (online DPO, SPIN, online imitation) in place of an optimizer; the
     `optimizer` table then holds the trainer's settings alone."""
@@ -184,6 +186,8 @@ class RlvrConfig(RunTable):
             if self.examples != GroupExamples():
                 raise ValueError("examples: only an objective learns from examples; add objective, or remove examples")
             return self
+        if self.models:
+            raise ValueError("models: an optimizer compares with them, and an objective has none; remove them")
         if self.optimizer.options:
             key = sorted(self.optimizer.options)[0]
             raise ValueError(f"optimizer.{key}: an objective has no such option; remove it, or move it to objective")

@@ -109,7 +109,7 @@ class Trainer:
         if missing := sorted(set(needs.models) - set(self._models)):
             raise ConfigError(
                 f"optimizer: it needs the log-probs of a policy named {missing[0]!r}; given: "
-                f"{', '.join(sorted(self._models)) or 'none'}. Name its folder in the config"
+                f"{', '.join(sorted(self._models)) or 'none'}. Name its folder in the table models"
             )
         if needs.logp_ref or (objective is not None and objective.needs.logp_ref):
             self._need_reference()
@@ -156,6 +156,7 @@ class Trainer:
             raise TrainingError("trainer: rewards need a policy optimizer; none was given. Pass one to Trainer(...)")
         optimizer, needs = self.optimizer, self.optimizer.needs
         started = self._clock()
+        self.policy.announce_update()
         tokens = make_batch(groups, device=self.device, max_tokens=self._max_tokens, tokenizer=self.policy.tokenizer)
         if needs.logp_gen and tokens.batch.logp_gen is None and tokens.rows:
             raise TrainingError(
@@ -203,6 +204,7 @@ class Trainer:
             TrainingError: the loss or the gradient is not finite.
         """
         started = self._clock()
+        self.policy.announce_update()
         objective = self._own(objective)
         ledger, tokens = Ledger(), 0.0
         generator = torch.Generator().manual_seed(_mix(self._seed, self.version))
