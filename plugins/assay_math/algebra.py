@@ -74,11 +74,18 @@ def form(node: Node) -> Form:
         raise UndefinedError("infinity inside an expression")
     builder = _Builder()
     ratio = builder.build(node)
-    used = {name for part in ratio for monomial in part for name, _ in monomial}
-    for name, generator in builder.generators.items():
-        if name not in used and generator.kind == "opaque" and generator.node is not None:
-            _check_value(generator.node)
-    return Form(ratio, {name: builder.generators[name] for name in used})
+    # A quotient with nothing on top is zero, and all of its bottom is cancelled.
+    used = {name for part in ratio for monomial in part for name, _ in monomial} if ratio.top else set[str]()
+    cancelled = [
+        generator.node
+        for name, generator in builder.generators.items()
+        if name not in used and generator.kind == "opaque" and generator.node is not None
+    ]
+    for part in cancelled:
+        _check_value(part)
+    if cancelled and not any(generator.kind == "huge" for generator in builder.generators.values()):
+        _check_value(node)  # `sin(pi) / sin(pi)`: both have a value, their quotient has none
+    return Form(ratio if ratio.top else constant(0), {name: builder.generators[name] for name in used})
 
 
 def _has_infinity(node: Node) -> bool:

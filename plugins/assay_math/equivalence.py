@@ -57,19 +57,16 @@ def _compact(text: str) -> str:
 def _readings(answer: Answer, policy: MathPolicy, gold: Node | None) -> tuple[Node, ...]:
     """The admissible readings, the natural one first; commas are decimal points only where the policy lets them."""
     assert answer.node is not None
+    plain = (answer.node, *answer.others, *answer.lists)
     if answer.decimal is None or policy.decimal_comma == "never":
-        return (answer.node, *answer.others)
+        return plain
     if policy.decimal_comma == "always":
         return (answer.decimal,)
     if gold is None:
         # A gold such as `0,6` is a decimal: a list would not begin with a nought and stand without a space.
-        starts = answer.text.lstrip("+-")
-        return (
-            (answer.node, *answer.others, answer.decimal) if starts.startswith("0,") else (answer.node, *answer.others)
-        )
+        return (*plain, answer.decimal) if answer.text.lstrip("+-").startswith("0,") else plain
     value = _rational(gold)
-    fractional = value is not None and value.denominator != 1
-    return (answer.node, *answer.others, answer.decimal) if fractional else (answer.node, *answer.others)
+    return (*plain, answer.decimal) if value is not None and value.denominator != 1 else plain
 
 
 def _rational(node: Node) -> Fraction | None:

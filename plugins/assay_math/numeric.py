@@ -280,13 +280,19 @@ class _Evaluator:
         (value,) = values
         if abs(value) > _MAX_LOG:
             raise NoValueError("too large")
+        pole = _POLES.get(name)
+        if pole is not None and abs(getattr(self.mp, pole)(value)) < self.mp.mpf(10) ** -_AGREE:
+            raise NoValueError(f"a pole of {name}")
         result = getattr(self.mp, name)(value)
         if self.real and self.mp.im(result) != 0:
             raise NoValueError("not real")
         return result
 
     def _call_log(self, value: Any, base: Any = 10) -> Any:
-        return self._call_ln(value) / self._call_ln(self.mp.mpf(base))
+        bottom = self._call_ln(self.mp.mpf(base))
+        if abs(bottom) < self.mp.mpf(10) ** -_AGREE:
+            raise NoValueError("a logarithm to base one")
+        return self._call_ln(value) / bottom
 
     def _call_ln(self, value: Any) -> Any:
         if self.real and value <= 0:
@@ -326,6 +332,11 @@ _NAMES = {
     "cosh": "cosh", "tanh": "tanh", "coth": "coth", "sech": "sech", "csch": "csch", "arsinh": "asinh",
     "arcosh": "acosh", "artanh": "atanh", "sgn": "sign", "arg": "arg", "Re": "re", "Im": "im",
 }  # fmt: skip
+
+_POLES = {
+    "tan": "cos", "sec": "cos", "cot": "sin", "csc": "sin", "coth": "sinh", "csch": "sinh",
+}  # fmt: skip
+"""Functions that have no value where another one is zero."""
 
 OPERATIONS = frozenset(name[1:] for name in vars(_Evaluator) if re.fullmatch("_[a-z]+", name))
 """The operations that have values here."""

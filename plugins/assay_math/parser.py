@@ -29,7 +29,7 @@ from assay_math.vocabulary import (
 _INTEGER = re.compile(r"\d+")
 _LEAD_IN = re.compile(
     r"(?!.*\b(?:wrong|incorrect|false|not|never|except|up to|next to|close to|at least|at most)\b)"
-    r"(?:.*\b(?:answer|is|are|equals?|be|to|about|approximately)|.*[:=：]|(?:thus|so|therefore|hence),?)\s*",
+    r"(?:.*\b(?:answer|is|are|equals?|be|to|about|approximately|approx\.?|around|roughly)|.*[:=：]|(?:thus|so|therefore|hence),?)\s*",
     re.I | re.S,
 )
 
@@ -208,13 +208,13 @@ class Reader(CommandReader):
         """Whether the next token begins a factor that is joined without a sign."""
         token = self.token
         if token.kind in ("letter", "base"):
-            if self._lone_unit(previous):
+            if self._lone_unit(previous) or self.at_article():
                 return False
             return token.text != "U" or previous.op not in ("tuple", "bracket", "set", "union")
         if token.kind == "number":
             return True
         if token.kind == "word":
-            return not is_plain_word(token.text)
+            return not is_plain_word(token.text) and not self.at_article()
         if token.kind == "text":
             bare_letter = len(token.text) == 1 and token.text.isascii() and token.text not in UNIT_LETTERS
             return previous.op == "text" or bare_letter

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from assay_math.expression import PI, Node, negate, number
-from assay_math.units import GENERIC, Unit, is_currency, multiplier, read_unit, same_noun
+from assay_math.units import GENERIC, Unit, in_common, is_currency, multiplier, read_unit, same_noun
 
 
 class Quantity(NamedTuple):
@@ -43,9 +43,11 @@ def quantity(node: Node) -> Quantity:
 def _with_phrase(inner: Quantity, phrase: str) -> Quantity:
     factor, rest = multiplier(phrase)
     value = Node("multiply", (inner.value, number(factor))) if factor != 1 else inner.value
-    if inner.phrase and rest and (read_unit(rest) is not None or inner.unit is None):
-        same = read_unit(inner.phrase) == read_unit(rest)
-        rest = inner.phrase if same else f"{inner.phrase} {rest}"
+    if inner.phrase and rest:
+        known = read_unit(rest)
+        # A noun behind a unit says what is counted (`$5 profit`); a second unit multiplies the first.
+        kept = inner.unit == known if known is not None else inner.unit is not None
+        rest = inner.phrase if kept else f"{inner.phrase} {rest}"
     return Quantity(value, rest or inner.phrase, inner.percent)
 
 
@@ -57,7 +59,7 @@ def reconcile(left: Quantity, right: Quantity, rule: str) -> tuple[Node, Node] |
         if rule == "required" and left.phrase:
             return f"the unit {left.phrase!r} is missing"
         return _one_sided(left, right)
-    one, two = left.unit, right.unit
+    one, two = in_common(left.phrase, right.phrase)
     if left.phrase in GENERIC or right.phrase in GENERIC:
         return left.value, right.value
     if one is None and two is None:

@@ -20,6 +20,9 @@ _ARTICLES = re.compile(r"\b(?:the|an|a)\s+(?=\w)")
 _EDGES = " \t\n.,;:!?\"'`*()[]{}。"
 _CLOCK = re.compile(r"\b([ap])\s?\.?\s?m\b\.?", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d+),(\d+)(?![\d,])")
+_SMALL_BASE = re.compile(
+    r"(?P<sign>-?)\(?(?:\\text\s*\{\s*)?\(?(?P<digits>[0-9a-zA-Z]{1,40})\s*\)?\}?\)?\s*_\s*\{?(?P<base>1[1-9]|2\d|3[0-6])\}?"
+)
 _SHORT = frozenset(
     [
         "yes",
@@ -56,7 +59,9 @@ class Answer(NamedTuple):
     node: Node | None
     """Its tree, or None when it cannot be read."""
     others: tuple[Node, ...] = ()
-    """Further admissible readings, as of `100,200`: one number or two."""
+    """Further admissible readings, as of `ff_{16}`: a product, or digits with a base."""
+    lists: tuple[Node, ...] = ()
+    """Readings of digits in groups of three as several numbers, as of `100,200`."""
     decimal: Node | None = None
     """The reading with commas as decimal points, where there is one."""
     problem: str = ""
@@ -92,14 +97,14 @@ def _read(source: str) -> Answer:
         return Answer(source, text, None, problem=str(error) or "nesting too deep")
     if _has_words_inside(node):
         return Answer(source, text, Node("text", (), text_form(text)))
-    others: list[Node] = []
-    if tokens.grouped and "," in text:
-        others = [other for other in (_parsed(text, groups=False),) if other is not None]
+    lists = (_parsed(text, groups=False),) if tokens.grouped and "," in text else ()
     decimal = None
     if "," in text and node.op in ("list", "number"):
         pointed = _DECIMAL_COMMA.sub(r"\1.\2", text)
         decimal = _parsed(pointed) if pointed != text else None
-    return Answer(source, text, node, tuple(others), decimal)
+    based = _small_digits(text) if "_" in text else None
+    others = () if based is None else (based,)
+    return Answer(source, text, node, others, tuple(part for part in lists if part is not None), decimal)
 
 
 _ARITHMETIC = frozenset(
@@ -137,6 +142,16 @@ def _balanced(text: str) -> bool:
         if depth < 0:
             return False
     return depth == 0
+
+
+def _small_digits(text: str) -> Node | None:
+    """Digits with a base that are written in small letters; capital ones are told from products by the lexer."""
+    match = _SMALL_BASE.fullmatch(text)
+    if match is None or not any("a" <= letter <= "z" for letter in match["digits"]):
+        return None
+    if any(int(digit, 36) >= int(match["base"]) for digit in match["digits"]):
+        return None
+    return _parsed(f"{match['sign']}{match['digits'].upper()}_{{{match['base']}}}")
 
 
 def _parsed(text: str, *, groups: bool = True) -> Node | None:

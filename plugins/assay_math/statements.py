@@ -21,7 +21,7 @@ _STOP = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _HEAD = re.compile(
-    r"^(?:[\s*_:：=]|\bis\b|\bthe\b(?=\s+(?:number|value|option|choice|letter)\b)|\b(?:simply|just|therefore|then|thus|clearly|exactly|option|choice|number|value|是|为)\b)*",
+    r"^(?:[\s*_:：=]|\bis\b|\bthe\b(?=\s+(?:number|value|option|choice|letter)\b)|\b(?:simply|about|approximately|approx|around|roughly|just|therefore|then|thus|clearly|exactly|option|choice|number|value|是|为)\b)*",
     re.IGNORECASE,
 )
 _MARKUP = re.compile(r"\*\*|__|`")
@@ -30,7 +30,7 @@ _CLOSERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
 _STATES = re.compile(
     r"\b(?:is|are|was|be|equals?|equal to|gives?|gets?|obtains?|have|has|had|pays?|costs?|earns?|makes?|needs?|takes?|"
     r"spends?|leaves?|left|contains?|receives?|becomes?|measures?|owes?|est|es|ist|sono|vale)\b\s*:?\s*"
-    r"(?:exactly |equal to |a total of |about |approximately )?"
+    r"(?:exactly |equal to |a total of |about |approximately |around |roughly )?"
     r"(?=[-+−]?\s?[$€£¥\\(\[{|√π.]?[-+−]?\s?[\d½¼¾⅓⅔⅕⅛√π(\[{|\\])|[是为]\s*(?=[-\d$\\])|(?<=等于)\s*(?=[-\d$\\])",
     re.IGNORECASE,
 )
@@ -45,13 +45,13 @@ _NOT_CLOSING = re.compile(
     re.IGNORECASE,
 )
 _BOUND = re.compile(
-    r"\b(?:than|at least|at most|not|no|under|over|below|above|up to|exceeds?|nearly|almost|roughly|"
+    r"\b(?:than|at least|at most|not|no|under|over|below|above|up to|exceeds?|nearly|almost|"
     r"negative|minus|half of|double|twice|triple|(?:root|multiple|factor|divisor|power|square|cube) of|except)\s*\$?$",
     re.IGNORECASE,
 )
 _NEGATIVE = re.compile(r"(?:negative|minus)\s+(?=[$€£¥]?\d)", re.IGNORECASE)
 _FILLER = re.compile(
-    r"(?:[\W_]|\b(?:an?|the|total|sum|of|exactly|equal|equals|to|about|approximately|found|given|by|only|at|in|as|that|it|"
+    r"(?:[\W_]|\b(?:an?|the|total|sum|of|exactly|equal|equals|to|about|approximately|around|roughly|found|given|by|only|at|in|as|that|it|"
     r"you|we|she|he|they|is|are|x|y|n|final|result|value|number|answer|choice|option)\b)*",
     re.IGNORECASE,
 )

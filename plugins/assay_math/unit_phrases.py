@@ -30,7 +30,7 @@ class UnitReader(Cursor):
         token = self.token
         if token.text in SYMBOLS or token.text == "\\dollar" or self._lone_unit(node):
             return True
-        if token.text == "\\frac" and self._unit_fraction():
+        if (token.text == "\\frac" and self._unit_fraction()) or self.at_article():
             return True
         if token.kind not in ("word", "text") or token.text.lower().strip(" ,") in ("and", "or", "to", "&", "和", "或"):
             return False
@@ -89,6 +89,12 @@ class UnitReader(Cursor):
     def _unit_fraction(self) -> bool:
         r"""Whether `\\frac{\\text{km}}{\\text{h}}` stands at the cursor."""
         return self.ahead(1).text == "{" and self.ahead(2).kind == "text" and self.ahead(3).text == "}"
+
+    def at_article(self) -> bool:
+        """Whether the article of a rate stands at the cursor, as in `$12 a day`."""
+        token, following = self.token, self.ahead()
+        words = following.kind == "word" and following.space and is_plain_word(following.text)
+        return token.text in ("a", "an") and token.kind in ("letter", "word") and token.space and words
 
     def _lone_unit(self, previous: Node) -> bool:
         """Whether a last letter that stands apart is a unit symbol, as in `15 m`."""

@@ -45,7 +45,8 @@ _TABLE: dict[str, dict[str, str]] = {
     "pressure": {"Pa": "1 pascal", "kPa": "1000"}, "frequency": {"Hz": "1 hertz"}, "charge": {"C": "1 coulomb"},
     "voltage": {"V": "1 volt"}, "amount": {"mol": "1 mole"},
     "usd": {"$": "1 dollar usd buck us$", "¢": "1/100 cent"},
-    "eur": {"€": "1 euro eur"}, "gbp": {"£": "1 gbp", "pence": "1/100 penny"}, "jpy": {"yen": "1 jpy 日元"},
+    "eur": {"€": "1 euro eur", "eurocent": "1/100"}, "gbp": {"£": "1 gbp", "pence": "1/100 penny"},
+    "jpy": {"yen": "1 jpy 日元"},
     "cny": {"元": "1 yuan rmb cny 人民币 ¥", "角": "1/10", "分": "1/100"},
     "inr": {"₹": "1 rupee inr rs"}, "krw": {"₩": "1 won"},
 }  # fmt: skip
@@ -91,6 +92,9 @@ UNITS = _units()
 _CURRENCIES = frozenset({"usd", "eur", "gbp", "jpy", "cny", "inr", "krw"})
 _POWER_WORDS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 _SPLIT = re.compile(r"[^\W\d_]+\.?\$?|[$€£¥₹₩¢°]C?F?|\^\{?-?\d+\}?|[/·*]|-|[0-9]+")
+_RATES = frozenset({"a", "an", "each", "every"})
+_SECOND_READINGS = {"pound": "£", "pounds": "£", "¥": "yen", "cent": "eurocent", "cents": "eurocent"}
+_IN_ALL = re.compile(r"\s+(?:each|apiece|in total|total|altogether|in all)$", re.IGNORECASE)
 _BARE_DIGITS = re.compile(r"(?<![\^\w-])\d")
 _VOLUME_CUBES = Fraction(1, 1000)
 # Words that show that a phrase after a number is not its unit but a statement about it.
@@ -179,6 +183,7 @@ def multiplier(phrase: str) -> tuple[int, str]:
 
 def read_unit(phrase: str) -> Unit | None:
     """The unit that `phrase` names (`cm^2`, `square feet`, `km/h`, `miles per hour`), or None for a plain noun."""
+    phrase = _IN_ALL.sub("", phrase)
     spaced = phrase.replace("**", "^").replace(" per ", " / ").replace("平方", "平方 ").replace("立方", "立方 ")
     pieces = _SPLIT.findall(spaced)
     unit = Unit((), Fraction(1))
@@ -187,7 +192,7 @@ def read_unit(phrase: str) -> Unit | None:
     while position < len(pieces):
         piece = pieces[position]
         position += 1
-        if piece == "/":
+        if piece == "/" or (piece.lower() in _RATES and position < len(pieces)):
             sign = -1
         elif piece in ("·", "*", "-"):
             continue
@@ -221,6 +226,18 @@ def _as_length(unit: Unit) -> Unit:
     dimension["length"] = dimension.get("length", 0) + 3 * litres
     kept = tuple(sorted((k, v) for k, v in dimension.items() if v))
     return Unit(kept, unit.factor * _VOLUME_CUBES**litres, unit.radian)
+
+
+def in_common(left: str, right: str) -> tuple[Unit | None, Unit | None]:
+    """The units that two phrases name: of a word with two readings (pounds, cents, yen's sign) the one that fits."""
+    one, two = read_unit(left), read_unit(right)
+    if one is None or two is None or one.dimension == two.dimension:
+        return one, two
+    second = [read_unit(_SECOND_READINGS.get(phrase.strip().lower(), phrase)) for phrase in (left, right)]
+    for pair in ((second[0], two), (one, second[1])):
+        if pair[0] is not None and pair[1] is not None and pair[0].dimension == pair[1].dimension:
+            return pair
+    return one, two
 
 
 def is_currency(unit: Unit) -> bool:

@@ -28,6 +28,13 @@ _SOLUTION_MARKS = ("\\boxed", "####")
 _MAX_GOLDS = 65_536
 _MAX_GOLD_BITS = 13_000  # some 3,900 digits: what a reference may have by default, and what Python writes out
 _PERCENT = re.compile(r"\b(?:what|which|how many|the|a)\s+(?:\w+\s+)?(?:percent|percentage|per cent)\b", re.IGNORECASE)
+_ASKS_LIST = re.compile(
+    r"\b(?:separated\s+by\s+(?:a\s+)?commas?|comma[- ]separated"
+    r"|(?:all|the)\s+(?:(?:possible|real|complex|integer|positive|negative|distinct|different)\s+)*"
+    r"(?:solutions|roots|zeros|zeroes|values|answers|numbers|integers)|list\s+(?:all|the|every))\b",
+    re.IGNORECASE,
+)
+"""Questions whose answer may be several numbers."""
 DEEP = "assay_math.deep:equivalent"
 
 
@@ -91,6 +98,8 @@ def read_gold(reference: JsonValue, policy: MathPolicy | None = None, *, task: T
         same = [each for each, option in options.items() if option and text_form(option) == text_form(answer.text)]
         letter = same[0] if len(same) == 1 else None
     prompt = task.prompt if task is not None else ""
+    if answer.lists and (policy.answers or 1) < 2 and _ASKS_LIST.search(prompt) is None:
+        answer = answer._replace(lists=())  # digits in groups of three are one number
     if policy.percent == "auto":
         policy = policy.model_copy(update={"percent": "bare" if _asks_percent(answer, prompt) else "value"})
     return Gold(answer, letter, tuple(options.items()), policy, prompt)
