@@ -54,7 +54,7 @@ def earlier(folder: Path) -> Path:
 def read(folder: Path, name: str, **choice: Any) -> tuple[ExampleSet, TextEncoder]:
     """What an objective learns from the stored run."""
     encoder = TextEncoder(load_policy("model", base_dir=folder).tokenizer)
-    data = ExampleData(use="run", path="earlier", holdout=0, **choice)
+    data = ExampleData(use="run", path="earlier-0001", holdout=0, **choice)
     return (
         read_examples(data, objective(name), encoder, seed=0, base_dir=folder, runs_dir=folder / "runs"),
         encoder,
@@ -81,7 +81,7 @@ def test_pairs_labels_and_lists_are_made_by_reward(folder: Path, earlier: Path) 
     assert texts(read(folder, "dpo")) == [["2", "3"], ["4", "44"]]
     assert texts(read(folder, "dpo", least_gap=0.6)) == [["2", "3"]]
     assert texts(read(folder, "spin", chosen="reference")) == [
-        ["2", "3"], ["2", "4"], ["5", "6"], ["5", "7"], ["5", "8"], ["4", "44"],
+        ["2", "4"], ["2", "3"], ["5", "6"], ["5", "7"], ["5", "8"], ["4", "44"],
     ]  # fmt: skip
     assert texts(read(folder, "larpo")) == [["2", "4", "3"], ["4", "44"]]
     labelled, _ = read(folder, "kto")
@@ -103,7 +103,7 @@ def test_a_run_distils_into_another_model(folder: Path, earlier: Path) -> None:
     table = {
         "kind": "sft",
         "policy": {"model": "model"},
-        "data": {"use": "run", "path": "earlier", "holdout": 0, "keep": 3},
+        "data": {"use": "run", "path": "0001", "holdout": 0, "keep": 3},
         "training": {"learning_rate": 3e-3, "batch_size": 3, "epochs": 15},
     }
     run = train(parse_config(table), base_dir=folder)
@@ -114,7 +114,7 @@ def test_steps_cannot_be_learned_from_rewards_of_whole_responses(folder: Path, e
     table = {
         "kind": "prm",
         "model": {"base": "model"},
-        "data": {"use": "run", "path": "earlier"},
+        "data": {"use": "run", "path": "0001"},
         "objective": {"use": "step"},
     }
     with pytest.raises(ConfigError, match="label the steps first: assay label"):
