@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -47,6 +47,9 @@ class CritiqueOptions(GenerativeOptions):
     """Sampling temperature when scoring."""
 
 
+VerifierT = TypeVar("VerifierT", bound=GenerativeOptions)
+
+
 def direct_prompt(prompt: Any, response: str, question: str) -> str:
     """What a direct verifier is asked; the verdict is the next token."""
     return f"{problem_of(prompt)}\n\n{response}\n\n{question}"
@@ -57,14 +60,14 @@ def critique_prompt(prompt: Any, response: str, instruction: str) -> str:
     return f"{problem_of(prompt)}\n\n{response}\n\n{instruction}"
 
 
-class GenerativeObjective(RewardModelObjective):
+class _Verifier(RewardModelObjective[VerifierT]):
     """Mean over responses of -log p(right word), plus imitation x mean over right ones of their NLL per token."""
 
     layout: Literal["pairs", "responses", "steps"] = "responses"
 
-    def __init__(self, options: GenerativeOptions) -> None:
+    def __init__(self, options: VerifierT) -> None:
         """The objective; the model itself is the verifier."""
-        self.options: GenerativeOptions = options
+        self.options = options
 
     @property
     def needs(self) -> Any:
@@ -79,7 +82,7 @@ class GenerativeObjective(RewardModelObjective):
                 continue
             word = one_id(encode, options.yes if one.label else options.no, what="yes" if one.label else "no")
             asked, _ = literal(encode)(direct_prompt(one.prompt, one.text, options.question), "")
-            sequences = [(asked, (word,))]
+            sequences: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(asked, (word,))]
             if options.imitation and one.label:
                 sequences.append(literal(encode)(one.prompt, one.text))
             found.append(Example(tuple(sequences), facts={"label": one.label, "verdict": 0, "domain": one.domain}))
@@ -123,13 +126,12 @@ class GenerativeObjective(RewardModelObjective):
         return self.shared(kind="generative", at="end", yes=options.yes, no=options.no, question=options.question)
 
 
-class CritiqueObjective(GenerativeObjective):
-    """Mean over critiques of their NLL per token, the verdict's token among them."""
+class GenerativeObjective(_Verifier[GenerativeOptions]):
+    """The verdict at once."""
 
-    def __init__(self, options: CritiqueOptions) -> None:
-        """The objective; the model itself is the verifier."""
-        super().__init__(options)
-        self.options: CritiqueOptions = options
+
+class CritiqueObjective(_Verifier[CritiqueOptions]):
+    """Mean over critiques of their NLL per token, the verdict's token among them."""
 
     def read_all(self, row: Mapping[str, Any], encode: Encoder) -> Sequence[Example]:
         """A critique whose verdict agrees with the outcome; columns `prompt`, `response`, `critique`, `label`.

@@ -38,7 +38,7 @@ class ImplicitCeOptions(RewardOptions):
     """The last running value is that of the whole response."""
 
 
-class ImplicitCeObjective(RewardModelObjective):
+class ImplicitCeObjective(RewardModelObjective[ImplicitCeOptions]):
     """Mean over responses of BCE(sigma(q_T), outcome), q_T = beta sum_t log(pi / ref) over the response.
 
     check: log-ratios .4, -.2, .6, .1, beta .05: .670900 for a right response, .715900 for a wrong one.
@@ -48,7 +48,7 @@ class ImplicitCeObjective(RewardModelObjective):
 
     def __init__(self, options: ImplicitCeOptions) -> None:
         """The objective; the model itself is the reward."""
-        self.options: ImplicitCeOptions = options
+        self.options = options
         self._seen = 0
         self._square = 0.0
 

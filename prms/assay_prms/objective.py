@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from assay.contracts.tensors import Forward
 from assay.errors import TrainingError
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from assay.training.model import PolicyModel
     from assay_prms.heads import ScoreHead
 
+OptionsT = TypeVar("OptionsT", bound=RewardOptions)
 SMALL_HIDDEN = 1280
 """Hidden size up to which a model is taken to have fewer than a billion parameters."""
 
 
-class RewardModelObjective:
+class RewardModelObjective(Generic[OptionsT]):
     """Reading, describing and scoring; subclasses say what a row is and what the loss is."""
 
     kind: Literal["sft", "preference", "prm"] = "prm"
     layout: Literal["pairs", "responses", "steps"] = "steps"
-    options: RewardOptions
+    options: OptionsT
     head: ScoreHead | None = None
 
     @property

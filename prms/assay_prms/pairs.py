@@ -31,7 +31,7 @@ class BradleyTerryOptions(RewardOptions):
     """Width of a hidden layer in the head; 0 is linear."""
 
 
-class BradleyTerryObjective(RewardModelObjective):
+class BradleyTerryObjective(RewardModelObjective[BradleyTerryOptions]):
     """Mean over pairs of -log sigma(r_w - r_l - margin) + c (r_w + r_l)^2; see `assay_prms.losses.bradley_terry`.
 
     The score stands after the response's end token, wherever padding is and whatever id it has.
@@ -41,7 +41,7 @@ class BradleyTerryObjective(RewardModelObjective):
 
     def __init__(self, options: BradleyTerryOptions, head: ScoreHead) -> None:
         """The objective with its head."""
-        self.options: BradleyTerryOptions = options
+        self.options = options
         self.head = head
 
     def read_all(self, row: Mapping[str, Any], encode: Encoder) -> Sequence[Example]:
@@ -95,14 +95,14 @@ class ImplicitDpoOptions(RewardOptions):
     """The shares of all steps together are q of the response."""
 
 
-class ImplicitDpoObjective(RewardModelObjective):
+class ImplicitDpoObjective(RewardModelObjective[ImplicitDpoOptions]):
     """Mean over pairs of -log sigma(q_w - q_l), q = beta sum_t log(pi / ref) over the response."""
 
     layout: Literal["pairs", "responses", "steps"] = "pairs"
 
     def __init__(self, options: ImplicitDpoOptions) -> None:
         """The objective; the model itself is the reward."""
-        self.options: ImplicitDpoOptions = options
+        self.options = options
 
     @property
     def needs(self) -> Any:

@@ -126,11 +126,13 @@ def _response(row: Mapping[str, Any], name: str) -> tuple[Any, str]:
             raise ConfigError(f"column 'prompt': missing; found {', '.join(map(repr, row))}")
         return row["prompt"], value
     if isinstance(value, list) and value:
-        *before, last = cast("list[Any]", value)
+        *before, last = cast("list[object]", value)
         content = cast("Mapping[str, Any]", last).get("content") if isinstance(last, Mapping) else None
         if isinstance(content, str):
             return before or row.get("prompt"), content
-    raise ConfigError(f"column {name!r}: a text or a list of messages is expected; found {type(value).__name__}")
+    raise ConfigError(
+        f"column {name!r}: a text or a list of messages is expected; found {type(cast('object', value)).__name__}"
+    )
 
 
 def literal(encode: Encoder) -> Encoder:

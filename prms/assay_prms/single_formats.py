@@ -40,7 +40,7 @@ def read_shepherd(row: Row, options: FormatOptions) -> list[StepRow]:
     pieces = given.split(options.tag)
     if len(pieces) < 2:
         raise ConfigError(f"input: no tag {options.tag!r} behind any step; name it by tag = ...")
-    steps, labels, at = [], [], 0
+    steps, labels, at = list[str](), list[float | None](), 0
     for number, piece in enumerate(pieces[:-1], 1):
         if not marked.startswith(piece, at) or (sign := marked[at + len(piece) : at + len(piece) + 1]) not in (
             "+",
@@ -99,7 +99,7 @@ def read_openrlhf(row: Row, options: FormatOptions) -> list[StepRow]:
             f"value: one for each {options.tag!r} of input; found {len(values)} values and {len(pieces) - 1} tags"
         )
     problem, pieces[0] = _problem_of(pieces[0])
-    labels = [SIGNS.get(value, value) if isinstance(value, str) else value for value in values]
+    labels: list[Any] = [SIGNS.get(value, value) if isinstance(value, str) else value for value in values]
     return [make_row(problem, [piece.strip() for piece in pieces[:-1]], labels)]
 
 

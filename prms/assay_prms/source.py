@@ -12,6 +12,8 @@ from assay_prms.aggregate import Credit, aggregate, credit
 from assay_prms.render import conversation
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from assay_prms.scoring import Response, Scores
     from assay_prms.spec import ScorerSpec
 
@@ -103,7 +105,7 @@ class RewardModelSource:
         spec = self.scorer.spec
         lowest = min(range(len(scores.values)), key=lambda index: scores.values[index])
         summary = f"{spec.aggregation} of {len(scores.values)} steps {whole:.3f}; lowest is step {lowest + 1}"
-        data = {
+        data: dict[str, JsonValue] = {
             "aggregate": whole,
             "version": self.version,
             "first_below_threshold": None,

@@ -11,6 +11,7 @@ from assay.contracts.tensors import Forward, LossReport
 from assay.protocols import Encoder, Example, ExampleTotals
 from assay_prms.aggregate import Aggregation
 from assay_prms.objective import (
+    OptionsT,
     RewardModelObjective,
     companion_loss,
     head_output,
@@ -69,8 +70,10 @@ class PqmOptions(RewardOptions):
     """Width of a hidden layer in the head; 0 is linear."""
 
 
-class _HeadObjective(RewardModelObjective):
-    def __init__(self, head: ScoreHead) -> None:
+class _HeadObjective(RewardModelObjective[OptionsT]):
+    def __init__(self, options: OptionsT, head: ScoreHead) -> None:
+        """The objective with its head."""
+        self.options = options
         self.head = head
 
     def _with_companion(
@@ -84,17 +87,12 @@ class _HeadObjective(RewardModelObjective):
         return LossReport(loss, metrics)
 
 
-class StepObjective(_HeadObjective):
+class StepObjective(_HeadObjective[StepOptions]):
     """Mean over the batch's labelled steps of the cross entropy at the step's end; unlabelled steps do not count.
 
     PRM800K (arXiv 2305.20050), Math-Shepherd (arXiv 2312.08935), VersaPRM (arXiv 2502.06737: mean within each domain,
     then over domains). Labels after the first wrong step are unknown unless `after_first_error` says otherwise.
     """
-
-    def __init__(self, options: StepOptions, head: ScoreHead) -> None:
-        """The objective with its head."""
-        super().__init__(head)
-        self.options: StepOptions = options
 
     def read_all(self, row: Mapping[str, Any], encode: Encoder) -> Sequence[Example]:
         """Every solution with at least one labelled step."""
@@ -131,15 +129,10 @@ class StepObjective(_HeadObjective):
         return self.shared(kind="head", at="steps", score="probability")
 
 
-class OutcomeObjective(_HeadObjective):
+class OutcomeObjective(_HeadObjective[OutcomeOptions]):
     """Cross entropy with the response's outcome; mean over places of a response, then over responses by weight."""
 
     layout: Literal["pairs", "responses", "steps"] = "responses"
-
-    def __init__(self, options: OutcomeOptions, head: ScoreHead) -> None:
-        """The objective with its head."""
-        super().__init__(head)
-        self.options: OutcomeOptions = options
 
     def read_all(self, row: Mapping[str, Any], encode: Encoder) -> Sequence[Example]:
         """Responses with an outcome."""
@@ -180,13 +173,8 @@ class OutcomeObjective(_HeadObjective):
         return self.shared(kind="head", at="steps" if self.options.at == "steps" else "end", score="probability")
 
 
-class PqmObjective(_HeadObjective):
+class PqmObjective(_HeadObjective[PqmOptions]):
     """Mean over responses of the ranking loss of their step values; see `assay_prms.losses.pqm`."""
-
-    def __init__(self, options: PqmOptions, head: ScoreHead) -> None:
-        """The objective with its head."""
-        super().__init__(head)
-        self.options: PqmOptions = options
 
     def read_all(self, row: Mapping[str, Any], encode: Encoder) -> Sequence[Example]:
         """Every solution with at least one labelled step; soft labels are refused."""

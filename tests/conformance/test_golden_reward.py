@@ -66,7 +66,8 @@ def step_objective(logits: Numbers, labels: Numbers, outputs: int = 1) -> Tensor
     forward = headed([row])
     if outputs == 2:
         single = forward.extra["head_reward"]
-        forward.extra["head_reward"] = torch.stack([1.5 - single / 2, 1.5 + single / 2], dim=-1)
+        two = torch.stack([1.5 - single / 2, 1.5 + single / 2], dim=-1)
+        forward = Forward(forward.logp, forward.entropy, extra={"head_reward": two})
     return ours.loss(ours.prepare([example]), forward, None).loss
 
 

@@ -91,11 +91,11 @@ def theirs_of_pairs(row: dict[str, Any], policy: PolicyModel, head: ScoreHead, e
     if not row["trl"]["margin"]:
         features = [{key: value for key, value in each.items() if key != "margin"} for each in features]
     inputs = DataCollatorForPreference(policy.pad_id)(features)
-    trainer = object.__new__(RewardTrainer)
-    trainer.model = SimpleNamespace(training=False)  # type: ignore[assignment]
-    trainer.args = SimpleNamespace(center_rewards_coefficient=0.01 if row["trl"]["center"] else None)  # type: ignore[assignment]
-    trainer.accelerator = SimpleNamespace(gather=itself, gather_for_metrics=itself)  # type: ignore[assignment]
-    trainer._metrics = {"eval": defaultdict(list)}  # type: ignore[assignment]
+    trainer: Any = object.__new__(RewardTrainer)
+    trainer.model = SimpleNamespace(training=False)
+    trainer.args = SimpleNamespace(center_rewards_coefficient=0.01 if row["trl"]["center"] else None)
+    trainer.accelerator = SimpleNamespace(gather=itself, gather_for_metrics=itself)
+    trainer._metrics = {"eval": defaultdict(list)}
     trainer._total_train_tokens = 0
     loss = trainer.compute_loss(Bare(model), inputs)
     loss.backward()
