@@ -1,6 +1,5 @@
 """A full disk and a damaged file: one sentence, nothing acknowledged lost, nothing wrong loaded."""
 
-import contextlib
 import os
 import random
 import resource
@@ -8,9 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -189,53 +186,3 @@ def test_another_version_and_other_files_are_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="it is not a log of assay"):
         RunStore.open(folder)
-
-
-class FailingConnection(sqlite3.Connection):
-    """A connection whose writes fail from the n-th on."""
-
-    left = 0
-
-    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
-        FailingConnection.left -= 1
-        if FailingConnection.left < 0:
-            raise sqlite3.OperationalError("disk I/O error")
-        return super().executemany(sql, parameters)
-
-
-@pytest.mark.parametrize(
-    "faults", [(1, 2, 3, 7, 40), pytest.param(range(1, 201), marks=pytest.mark.slow)], ids=["some", "every"]
-)
-def test_a_fault_at_any_write_loses_nothing_that_was_acknowledged(
-    faults: Iterable[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-        factory = sqlite3.Connection if read_only else FailingConnection
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=factory)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
-
-    for n in faults:
-        folder = tmp_path / str(n)
-        acknowledged_rows = 0
-        with monkeypatch.context() as patched:
-            patched.setattr("assay.store.sqlite._connect", connect)
-            FailingConnection.left = n
-            store = RunStore.create(folder, RunInfo(id="run", name="n", kind="rlvr", folder=str(folder), seed=1))
-            complaint = ""
-            try:
-                for index in range(300):
-                    rollout = make_rollout("x", f"r{index}", task_id="t1", group_id="g")
-                    store.add_rollout(rollout, step=0, task=TASK)
-                    store.flush()
-                    acknowledged_rows += 1
-            except StoreError as error:
-                complaint = str(error)
-            assert "disk I/O error" in complaint
-            with contextlib.suppress(StoreError):
-                store.close()
-        assert acknowledged_rows >= n - 2
-        with RunStore.open(folder) as again:
-            kept = [entry.rollout.id for entry in again.rollouts()]
-            assert kept[:acknowledged_rows] == [f"r{index}" for index in range(acknowledged_rows)]

@@ -5,6 +5,7 @@ acknowledged by `flush` is readable after a full disk; a row whose bits have cha
 beside a writer, in other processes too.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,7 +59,10 @@ class RunStore:
 
     @classmethod
     def create(cls, folder: str | Path, info: RunInfo) -> Self:
-        """A new log in `folder`; raises `StoreError` where there is one already, or another process writes here."""
+        """A new log in `folder`; raises `StoreError` where there is one already, or another process writes here.
+
+        Where it cannot be made whole (a full disk) nothing of it is left.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
@@ -66,18 +70,14 @@ class RunStore:
         try:
             if path.exists():
                 raise StoreError(f"{path}: there is a log here already; use another folder, or --resume")
-            values = (info.model_dump_json(),)
             try:
-                with _connect(path) as connection:
-                    connection.executescript(
-                        f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; "
-                        f"{TABLES} COMMIT;"
-                    )
-                    connection.execute("INSERT INTO info (body, sum) VALUES (?, ?)", (*values, checksum(values)))
-                connection.close()
+                _make(path, info)
+                return cls(folder, lock=lock)
             except SQLITE_ERRORS as error:
-                raise worded(path, error, waiting=1) from error
-            return cls(folder, lock=lock)
+                raised = worded(path, error, waiting=1)
+                for part in folder.glob(f"{FILE}*"):
+                    part.unlink()
+                raise raised from error
         except BaseException:
             lock.release()
             raise
@@ -313,15 +313,29 @@ def _mark_values(step: int, group_id: str, action: str, reason: str) -> tuple[Va
     return step, group_id, action, reason
 
 
+def _make(path: Path, info: RunInfo) -> None:
+    """Write the tables and what the run is."""
+    values = (info.model_dump_json(),)
+    with contextlib.closing(_connect(path)) as connection:
+        connection.executescript(
+            f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; {TABLES} COMMIT;"
+        )
+        connection.execute("INSERT INTO info (body, sum) VALUES (?, ?)", (*values, checksum(values)))
+
+
 def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0, check_same_thread=False)
-    if not read_only:
-        connection.execute("PRAGMA page_size = 8192")  # of a new file; eight judgements fit on a page
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer carries over itself
-    connection.execute("PRAGMA cache_size = -16000")
+    try:
+        if not read_only:
+            connection.execute("PRAGMA page_size = 8192")  # of a new file; eight judgements fit on a page
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer carries over itself
+        connection.execute("PRAGMA cache_size = -16000")
+    except SQLITE_ERRORS:
+        connection.close()
+        raise
     return connection
 
 
