@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from assay.adapters.judging import Judge
-from assay.adapters.unscored import told
 from assay.contracts import Rollout, Task
 from assay.errors import ConfigError
 from assay.remote.items import response_in, rollout_of, task_of
+from assay.remote.unscored import told
 
 RewardFunction = Callable[..., dict[str, Any]]
 
@@ -41,7 +41,7 @@ def reward(
 
         groups = _groups(queries, prompts, labels, judge)
         judged = judge.judge(groups)
-        answers = [told(item, judge.labels, masked=masked, where=where) for item in judged]
+        answers = [told(item.reward, item.judgements, judge.labels, masked=masked, where=where) for item in judged]
         scores = torch.tensor([answer.score for answer in answers], dtype=torch.float32)
         logs = {name: torch.tensor([answer.flags[name] for answer in answers]) for name in answers[0].flags}
         return {"rewards": scores, "scores": scores.clone(), "extra_logs": logs}

@@ -54,8 +54,8 @@ def reward(
 
 
 def _task(data: Any, reference: str | None, where: str) -> Task:
-    base = next((kind for kind in type(data).__mro__ if kind.__name__ == "TaskData"), None)
-    common = () if base is None else base.model_fields
+    base: Any = next((kind for kind in type(data).__mro__ if kind.__name__ == "TaskData"), None)
+    common: Any = () if base is None else base.model_fields
     own = {name: value for name, value in data.model_dump(mode="json").items() if name not in common}
     gold = reference or first_known(own, REFERENCES)
     if reference is not None and reference not in own:
@@ -63,7 +63,8 @@ def _task(data: Any, reference: str | None, where: str) -> Task:
             f"{where}: the task has no field {reference!r}; it has {', '.join(own) or 'none of its own'}. "
             "Name the field of the gold answer with reference="
         )
-    prompt = data.prompt if isinstance(data.prompt, str) else [_plain(message) for message in data.prompt or []]
+    said: Any = data.prompt or ()
+    prompt = said if isinstance(said, str) else [_plain(message) for message in said]
     messages = messages_of(prompt, where=where) if prompt else (Message(role="user", content=""),)
     if data.system_prompt:
         messages = (Message(role="system", content=data.system_prompt), *messages)

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from assay.adapters.judging import Judge, Judged
-from assay.adapters.unscored import told
 from assay.contracts import Rollout, Task
 from assay.errors import ConfigError
 from assay.remote.items import rollout_of, task_of
+from assay.remote.unscored import told
 from assay.rows import first_known
 from assay.scoring import PROMPTS
 
@@ -70,7 +70,7 @@ class _Scorer:
 
     def told(self, judged: Judged) -> Score:
         """The answer in verl's form."""
-        answer = told(judged, self.judge.labels, masked=self.masked, where=self.where)
+        answer = told(judged.reward, judged.judgements, self.judge.labels, masked=self.masked, where=self.where)
         return {"score": answer.score, **answer.flags}
 
 

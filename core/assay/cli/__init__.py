@@ -26,9 +26,14 @@ COMMANDS = {
     "score": Command("assay.cli.score:score", "Judge the answers of a file, or of a stored run again."),
     "audit": Command("assay.cli.audit:audit", "Try a verifier on data, or look for suspects in a run."),
     "check": Command("assay.cli.check:check", "Run the conformance suite of one component."),
+    "label": Command("assay.cli.label:label", "Label the steps of solutions by continuing them, with any engine."),
+    "rerank": Command(
+        "assay.cli.rerank:rerank_command", "Best-of-n by a reward model beside majority vote, or where errors begin."
+    ),
     "show": Command("assay.cli.show:show", "Show a run, or explain one reward."),
     "compare": Command("assay.cli.compare:compare", "Show two runs side by side: paired differences, flips, pass@k."),
     "export": Command("assay.cli.export:export", "Write a run as one HTML page, JSONL or Parquet."),
+    "serve": Command("assay.cli.serve:serve", "Judge over HTTP what other programs send."),
     "plugins": Command("assay.cli.plugins:plugins", "List what is installed: sources, optimizers, engines, sandboxes."),
     "new": Command("assay.cli.new:new", "Write a plugin package that passes its own tests at once."),
     "doctor": Command("assay.cli.doctor:doctor", "Say what works on this machine and what a missing thing costs."),

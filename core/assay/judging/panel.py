@@ -62,6 +62,16 @@ class _Node:
         return any(source.limits.scope == "group" for source in self.sources())
 
 
+class OpenEntry(NamedTuple):
+    """An entry of the list once its sources are open."""
+
+    name: str
+    """What it is called in a reward's parts."""
+    entry: AnyEntry
+    sources: tuple[Source, ...]
+    range: Range
+
+
 class _Checked(NamedTuple):
     """A source entry whose options are valid."""
 
@@ -79,6 +89,8 @@ class _Job:
     key: str
     """Content key of the candidate."""
     group: "_Group"
+    only: frozenset[str] | None = None
+    """Names of the entries that are asked; None is all."""
 
 
 class _Group:
@@ -173,22 +185,28 @@ class Panel:
         """Whether any source must see the whole group at once; then only `judge_group` may be used."""
         return any(node.group_scope for node in self._nodes)
 
-    async def judge(self, task: Task, rollout: Rollout) -> Reward:
-        """The reward of one rollout."""
+    @property
+    def entries(self) -> tuple[OpenEntry, ...]:
+        """The entries of the list with their names and what is below them, in order."""
+        return tuple(OpenEntry(_name(node), node.entry, tuple(node.sources()), node.range) for node in self._nodes)
+
+    async def judge(self, task: Task, rollout: Rollout, *, only: frozenset[str] | None = None) -> Reward:
+        """The reward of one rollout; `only` names the entries that are asked, in place of all."""
         if self.judges_groups:
             raise JudgingError("a source of this panel judges whole groups; hand it the group with judge_group")
         candidate = Candidate.model_construct(task=task, rollout=rollout, group=())
-        return await self._reward(_Job(candidate, self._keys.key(candidate), _Group([candidate])))
+        return await self._reward(_Job(candidate, self._keys.key(candidate), _Group([candidate]), only))
 
-    async def judge_group(self, task: Task, rollouts: Sequence[Rollout]) -> tuple[Reward, ...]:
-        """The rewards of a whole group, in order."""
+    async def judge_group(
+        self, task: Task, rollouts: Sequence[Rollout], *, only: frozenset[str] | None = None
+    ) -> tuple[Reward, ...]:
+        """The rewards of a whole group, in order; `only` as in `judge`."""
         candidates = [Candidate.model_construct(task=task, rollout=rollout, group=()) for rollout in rollouts]
         group = _Group(candidates)
+        jobs = [_Job(candidate, self._keys.key(candidate), group, only) for candidate in candidates]
         if all(node.immediate for node in self._nodes):
-            return tuple([await self._reward(_Job(c, self._keys.key(c), group)) for c in candidates])
-        return tuple(
-            await _all([self._reward(_Job(candidate, self._keys.key(candidate), group)) for candidate in candidates])
-        )
+            return tuple([await self._reward(job) for job in jobs])
+        return tuple(await _all([self._reward(job) for job in jobs]))
 
     async def check_task(self, task: Task) -> list[str]:
         """What the sources that would judge a task find wrong with it (an unreadable gold), one sentence each."""
@@ -335,7 +353,9 @@ class Panel:
 
     async def _reward(self, job: _Job) -> Reward:
         tags = job.candidate.task.tags
-        nodes = [node for node in self._nodes if node.entry.applies(tags)]
+        nodes = [
+            node for node in self._nodes if node.entry.applies(tags) and (job.only is None or _name(node) in job.only)
+        ]
         outcomes = await self._outcomes(nodes, job)
         parts = [_part(node, outcome) for node, outcome in zip(nodes, outcomes, strict=True)]
         return combine.total(job.candidate.rollout.id, parts)
@@ -403,12 +423,17 @@ def _part(node: _Node, outcome: Outcome) -> RewardPart:
     entry = node.entry
     return combine.part(
         outcome,
-        source=entry.name if node.source is None else node.source.identity.label,
+        source=_name(node),
         weight=entry.weight,
         channel=entry.channel,
         on_candidate_fault=entry.on_candidate_fault,
         lowest=node.range.low,
     )
+
+
+def _name(node: _Node) -> str:
+    """What an entry is called in a reward's parts."""
+    return node.entry.name if node.source is None else node.source.identity.label
 
 
 def _sources(entry: AnyEntry, where: str) -> Iterator[tuple[str, SourceEntry]]:

@@ -51,9 +51,16 @@ def task_of(
         kept, good = as_json(value)
         if good:
             known[name] = kept
-    content = [[[message.role, message.content] for message in messages], gold, known, list(tags)]
-    name = hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=12).hexdigest()
+    name = task_id_of(messages, gold, known, tags)
     return Task(id=name, messages=messages, reference=gold, facts=known, tags=tuple(tags))
+
+
+def task_id_of(
+    messages: Sequence[Message], reference: JsonValue, facts: Mapping[str, JsonValue], tags: Sequence[str]
+) -> str:
+    """An id that equal tasks share and others do not: 24 hexadecimal digits of a digest of the content."""
+    content = [[[message.role, message.content] for message in messages], reference, facts, list(tags)]
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 def rollout_of(
@@ -83,7 +90,9 @@ def messages_of(value: object, *, where: str) -> tuple[Message, ...]:
     if isinstance(value, str):
         return (Message(role="user", content=value),)
     if not isinstance(value, Sequence) or not value:
-        raise ConfigError(f"{where}: expected text or messages with role and content; found {_named(value)}")
+        raise ConfigError(
+            f"{where}: expected text or messages with role and content; found {_named(cast('object', value))}"
+        )
     return tuple(_message(item, where) for item in cast("Sequence[object]", value))
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from assay.adapters.judging import Judged
-from assay.contracts import Judgement
+from assay.contracts import Judgement, Reward
 from assay.errors import JudgingError
 from assay.remote.answers import answer_of
 
@@ -19,9 +18,11 @@ class Told(NamedTuple):
     reason: str | None
 
 
-def told(judged: Judged, labels: Sequence[str], *, masked: float | None, where: str) -> Told:
+def told(
+    reward: Reward, judgements: Sequence[Judgement], labels: Sequence[str], *, masked: float | None, where: str
+) -> Told:
     """The number for one answer; raises `JudgingError` where there is none and `masked` names no stand-in."""
-    answer = answer_of(judged.reward)
+    answer = answer_of(reward)
     if answer.reward is None and masked is None:
         raise JudgingError(
             f"{where}: no reward for one answer: {answer.reason}. The trainer knows no missing reward; name the number "
@@ -29,7 +30,7 @@ def told(judged: Judged, labels: Sequence[str], *, masked: float | None, where: 
         )
     flags = {"masked": float(answer.reward is None), "declared": float(answer.declared)}
     for label in labels:
-        judgement = _of(label, judged.judgements)
+        judgement = _of(label, judgements)
         for status in ("scored", "abstained", "failed"):
             flags[f"{label}/{status}"] = float(judgement is not None and judgement.status == status)
     score = masked if answer.reward is None else answer.reward
