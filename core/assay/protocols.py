@@ -528,6 +528,15 @@ class Objective(Protocol):
 
 
 @runtime_checkable
+class ChoosesExamples(Protocol):
+    """An objective that learns from the better part of its data only."""
+
+    def choose(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """The examples that are kept, in their own order; asked once, over the whole trained half."""
+        ...
+
+
+@runtime_checkable
 class RewardObjective(Objective, Protocol):
     """An objective of kind `prm`: what it trains is a reward model that becomes a reward source."""
 

@@ -90,6 +90,15 @@ def test_pairs_labels_and_lists_are_made_by_reward(folder: Path, earlier: Path) 
     ]  # fmt: skip
 
 
+def test_the_surest_pairs_of_a_run_are_chosen_by_their_gap(folder: Path, earlier: Path) -> None:
+    encoder = TextEncoder(load_policy("model", base_dir=folder).tokenizer)
+    ours = objective("dpo", select={"sources": [{"column": "gap", "low": 0.0}], "keep": 0.5})
+    data = ExampleData(use="run", path="0001", holdout=0)
+    found = read_examples(data, ours, encoder, seed=0, base_dir=folder, runs_dir=folder / "runs")
+    assert texts((found, encoder)) == [["2", "3"]]
+    assert found.left_out == {"not chosen": 1}
+
+
 def test_the_sampled_tokens_are_learned_and_no_others(folder: Path, earlier: Path) -> None:
     examples, encoder = read(folder, "sft")
     prompt, response = examples.trained[0].sequences[0]

@@ -1,4 +1,4 @@
-"""Objectives: readers, any split, what is left out, and data from a run's own rewards."""
+"""Objectives: readers, any split, what is left out, and what is chosen."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.contracts.batch import Reward, ScoredGroup
-from assay.contracts.rollout import Rollout, Turn
-from assay.contracts.task import Message, Task
 from assay.contracts.tensors import Forward
 from assay.errors import ConfigError
-from assay.protocols import Example, ExampleTotals, Objective
+from assay.protocols import ChoosesExamples, Example, ExampleTotals, Objective
 from assay_optim import assay_objectives, objective
-from assay_optim.preference.rollouts import best_and_worst, best_of, ranked_lists
 from assay_optim.preference.selection import MarginFusion, MarginSource, keep_surest
 
 NAMES = [component.name for component in assay_objectives()]
@@ -200,43 +196,25 @@ def test_a_row_without_a_response_is_left_out(name: str) -> None:
     assert objective(name).read(row, encode) is None
 
 
-def group(values: Sequence[float | None]) -> ScoredGroup:
-    rollouts = tuple(
-        Rollout(
-            id=str(index), task_id="t", group_id="g", prompt_ids=(7,), turns=(Turn(text="x", token_ids=(index, 0)),)
-        )
-        for index in range(len(values))
-    )
-    rewards = tuple(
-        Reward(rollout_id=rollout.id, value=value, reason=None if value is not None else "masked")
-        for rollout, value in zip(rollouts, values, strict=True)
-    )
-    return ScoredGroup(
-        task=Task(id="t", messages=(Message(role="user", content="?"),)), rollouts=rollouts, rewards=rewards
-    )
-
-
-def firsts(examples: Sequence[Example]) -> list[list[int]]:
-    return [[response[0] for _, response in example.sequences] for example in examples]
-
-
-def test_a_runs_own_rewards_become_examples() -> None:
-    groups = [group([0.2, None, 0.9, 0.5, 0.1]), group([0.4, 0.4]), group([None, 1.0])]
-    assert firsts(best_of(groups)) == [[2], [0], [1]]
-    assert firsts(best_of(groups, threshold=0.5, keep=2)) == [[2], [3], [1]]
-    assert firsts(best_and_worst(groups)) == [[2, 4]]
-    assert firsts(ranked_lists(groups, top=1, bottom=2)) == [[2, 0, 4]]
-    assert best_of(groups)[0].sequences[0] == ((7,), (2, 0))
-
-
 def test_the_surest_pairs_are_kept_in_their_own_order() -> None:
     prompt = (1,)
     examples = [
         Example(((prompt, (1,)), (prompt, (2,))), facts={"reward": reward, "implicit": implicit})
         for reward, implicit in ((0.0, 0.0), (0.9, 0.8), (0.9, -0.9), (0.5, 0.9), (5.0, 5.0))
     ]
-    fusion = MarginFusion(sources=(MarginSource(fact="reward"), MarginSource(fact="implicit")), keep=0.4)
+    fusion = MarginFusion(sources=(MarginSource(column="reward"), MarginSource(column="implicit")), keep=0.4)
     assert keep_surest(examples, fusion) == [examples[1], examples[4]]
     assert keep_surest([], fusion) == []
     with pytest.raises(ValueError, match="high must be above low"):
-        MarginSource(fact="x", low=1.0, high=1.0)
+        MarginSource(column="x", low=1.0, high=1.0)
+
+
+def test_margins_that_choose_are_columns_of_the_row() -> None:
+    sources = [{"column": "gap", "low": 0.0}, {"column": "sure", "low": 0.0}]
+    ours = objective("dpo", select={"sources": sources, "keep": 0.5})
+    assert isinstance(ours, ChoosesExamples)
+    row = {"prompt": "q", "chosen": "a", "rejected": "b"}
+    pairs = [ours.read({**row, "gap": gap, "sure": sure}, encode) for gap, sure in ((0.2, 0.9), (0.9, 0.8))]
+    assert ours.choose([pair for pair in pairs if pair is not None]) == [pairs[1]]
+    with pytest.raises(ConfigError, match="column 'sure': missing"):
+        ours.read({**row, "gap": 0.5}, encode)

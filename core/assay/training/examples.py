@@ -12,14 +12,14 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from assay import runs
 from assay.config.fit import ExampleData
 from assay.errors import ConfigError
-from assay.protocols import Encoder, Example, Objective, RewardObjective
+from assay.protocols import ChoosesExamples, Encoder, Example, Objective, RewardObjective
 from assay.rows import BadRowError, Row, column, read_rows
 from assay.store import RunStore
 from assay.training.group_rows import SampledEncoder, groups_of, rows_of_group
@@ -134,7 +134,17 @@ def read_examples(
                 raise ConfigError(f"{place}: the prompt is empty; give it a text")
             else:
                 found.append(_Found(_problem(row, example, data.split_by, rows, place), example, row))
-    return _split(found, data, rows, dict(left_out), seed=seed, where=where)
+    return _chosen(_split(found, data, rows, dict(left_out), seed=seed, where=where), objective)
+
+
+def _chosen(found: ExampleSet, objective: Objective) -> ExampleSet:
+    """The set with the part of its trained half that the objective keeps."""
+    if not isinstance(objective, ChoosesExamples):
+        return found
+    kept = objective.choose(found.trained)
+    dropped = len(found.trained) - len(kept)
+    left_out = {**found.left_out, **({"not chosen": dropped} if dropped else {})}
+    return replace(found, trained=kept, left_out=left_out)
 
 
 def _read(objective: Objective, row: Mapping[str, Any], encode: Encoder) -> Sequence[Example]:

@@ -45,8 +45,7 @@ def rows_of_group(
             for value, rollout in ranked
         ]
     if layout == "pairs":
-        pairs = _pairs(group.task, ranked, choice, explanations)
-        return [{"prompt": prompt, "chosen": chosen, "rejected": rejected} for chosen, rejected in pairs]
+        return [{"prompt": prompt, **pair} for pair in _pairs(group.task, ranked, choice, explanations)]
     if layout == "ranked":
         if not ranked or ranked[0][0] - ranked[-1][0] <= choice.least_gap:
             return []
@@ -59,20 +58,23 @@ def rows_of_group(
 
 def _pairs(
     task: Task, ranked: Sequence[tuple[float, Rollout]], choice: GroupExamples, explanations: Sequence[Rollout]
-) -> list[tuple[str, str]]:
+) -> list[Row]:
+    """Pairs as `chosen` and `rejected`; best against worst with the difference of their rewards as `gap`."""
     if choice.chosen == "reference":
         if not isinstance(task.reference, str) or not task.reference:
             raise ConfigError(
                 f'task {task.id!r}: chosen = "reference" needs a text to prefer; the reference is {task.reference!r}'
             )
         gold = task.reference
-        return [(gold, text) for text in dict.fromkeys(rollout.text for _, rollout in ranked) if text != gold]
+        texts = dict.fromkeys(rollout.text for _, rollout in ranked)
+        return [{"chosen": gold, "rejected": text} for text in texts if text != gold]
     if choice.chosen == "explanation":
         wrong = [rollout.text for value, rollout in ranked if value < choice.good_from]
-        return [(told.text, wrong[-1]) for told in explanations if wrong and _usable(told) and told.text != wrong[-1]]
-    if len(ranked) < 2 or ranked[0][0] - ranked[-1][0] <= choice.least_gap:
+        texts = [told.text for told in explanations if wrong and _usable(told) and told.text != wrong[-1]]
+        return [{"chosen": text, "rejected": wrong[-1]} for text in texts]
+    if len(ranked) < 2 or (gap := ranked[0][0] - ranked[-1][0]) <= choice.least_gap:
         return []
-    return [(ranked[0][1].text, ranked[-1][1].text)]
+    return [{"chosen": ranked[0][1].text, "rejected": ranked[-1][1].text, "gap": gap}]
 
 
 def _ranked(group: ScoredGroup) -> list[tuple[float, Rollout]]:

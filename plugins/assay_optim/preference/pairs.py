@@ -12,8 +12,9 @@ from assay.contracts.tensors import Forward, LossReport
 from assay.errors import TrainingError
 from assay.protocols import Encode, Example, ExampleTotals, Needs, RowLayout, Sidecar
 from assay_optim.options import PartSpec, spec, spelled_out
-from assay_optim.preference.data import PairColumns, read_pair
+from assay_optim.preference.data import PairColumns, number, read_pair
 from assay_optim.preference.links import Link, softplus
+from assay_optim.preference.selection import MarginFusion, keep_surest
 from assay_optim.preference.sequences import Sequences, firsts, sequences_of, totals_of, weights_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class PairOptions(PairColumns):
     """Updates per iteration where the reference is `iterate`."""
     nll: float = Field(default=0.0, ge=0.0)
     """Weight of the chosen responses' negative log-likelihood per token, added to the loss."""
+    select: MarginFusion | None = None
+    """Learn from the surest pairs only (arXiv 2502.14560), by columns with margins."""
 
     @model_validator(mode="before")
     @classmethod
@@ -79,8 +82,17 @@ class PairObjective(Prepared):
         )
 
     def read(self, row: Mapping[str, Any], encode: Encode) -> Example | None:
-        """A pair."""
-        return read_pair(row, self.options, encode)
+        """A pair, with the margins that choose among pairs in its facts."""
+        pair, select = read_pair(row, self.options, encode), self.options.select
+        if pair is None or select is None:
+            return pair
+        margins = {source.column: number(row, source.column) for source in select.sources}
+        return replace(pair, facts={**pair.facts, **margins})
+
+    def choose(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """The surest pairs, where the options say so."""
+        select = self.options.select
+        return examples if select is None else keep_surest(examples, select)
 
     def loss(
         self,

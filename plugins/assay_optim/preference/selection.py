@@ -17,8 +17,8 @@ EDGE = 1e-6
 class MarginSource(Options):
     """A margin that says how sure one source is of a pair: an external reward's, or DPO's implicit one."""
 
-    fact: str
-    """Where the margin stands in an example's facts."""
+    column: str
+    """The column that holds the margin; `gap` where the pairs are made of a run's rewards."""
     low: float = -1.0
     """Margin that counts as probability 0 (the paper does not print its range)."""
     high: float = 1.0
@@ -31,8 +31,8 @@ class MarginSource(Options):
         return self
 
     def probability(self, facts: Mapping[str, float]) -> float:
-        """The clipped linear map of the margin to [0, 1]."""
-        return (facts[self.fact] - self.low) / (self.high - self.low)
+        """The linear map of the margin to [0, 1], not yet clipped."""
+        return (facts[self.column] - self.low) / (self.high - self.low)
 
 
 class MarginFusion(Options):
