@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from assay.component import BuildContext
+from assay.config.reward_models import reward_model_entry, reward_model_folder
 from assay.config.rewards import JudgingConfig, RewardEntry
 from assay.config.run import ScoreData
 from assay.config.validation import validate
 from assay.contracts import Candidate, Judgement, Message, Reward, Rollout, Task, Turn
 from assay.errors import ConfigError
 from assay.judging import open_panel
-from assay.preflight import check_golds, check_rewards
+from assay.preflight import check_golds, check_golds_in_workers, check_rewards
 from assay.registry import Registry
 from assay.rows import BadRowError, Row, column, first_known, read_rows, text_column
 
@@ -78,8 +79,9 @@ def read_answers(data: ScoreData) -> Answers:
             answers.items.append(item)
         except BadRowError as problem:
             if data.on_bad_row == "stop":
-                message = str(problem).rstrip(". ")
-                raise BadRowError(f"{message}. Fix the row, or use --on-bad-row skip", problem.line) from problem
+                message = str(problem)
+                end = "" if message.endswith((".", "?")) else "."
+                raise BadRowError(f"{message}{end} Fix the row, or use --on-bad-row skip", problem.line) from problem
             skipped.append(str(problem))
     if answers is None or not answers.items:
         first = f"; first problem: {skipped[0]}" if skipped else ""
@@ -100,9 +102,10 @@ def _columns(data: ScoreData, row: Row) -> dict[str, str]:
             columns[name] = chosen
     if "response" not in columns:
         have = ", ".join(row.data)
-        raise ConfigError(
+        raise BadRowError(
             f"{data.path}:{row.line}: no column holds the response; this row has {have or 'no columns'}. "
-            f"Name it with --response COLUMN"
+            f"Name it with --response COLUMN",
+            row.line,
         )
     return columns
 
@@ -162,8 +165,12 @@ async def score_items(
     registry: Registry,
     context: BuildContext,
     judging: JudgingConfig,
+    on_open: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """Judge items, call `on_scored` for each in the order of the items, and return the panel's metrics."""
+    """Judge items, call `on_scored` for each in the order of the items, and return the panel's metrics.
+
+    `on_open` is called once every source is open and has read its golds, before anything is judged.
+    """
     judgements: dict[str, list[Judgement]] = {}
 
     def observe(candidate: Candidate, judgement: Judgement) -> None:
@@ -171,6 +178,9 @@ async def score_items(
 
     async with open_panel(rewards, registry=registry, judging=judging, context=context, observe=observe) as panel:
         context.workers = panel.workers
+        await check_golds_in_workers(panel, [item.task for item in items], where="golds")
+        if on_open is not None:
+            on_open()
         pending: deque[tuple[Item, asyncio.Task[Reward]]] = deque()
 
         async def finish_one() -> None:
@@ -197,7 +207,10 @@ def check_answers(
 
 
 def parse_reward(text: str) -> dict[str, Any]:
-    """`NAME[:WEIGHT]` or `FILE.py:FUNCTION[:WEIGHT]` as a `rewards` entry; raises `ConfigError`."""
+    """`NAME[:WEIGHT]`, `FILE.py:FUNCTION[:WEIGHT]` or a reward model's `FOLDER[:WEIGHT]` as a `rewards` entry.
+
+    A folder is one that `kind = "prm"` wrote, or its run. Raises `ConfigError`.
+    """
     head, found, last = text.rpartition(":")
     weight = 1.0
     name = text
@@ -210,6 +223,13 @@ def parse_reward(text: str) -> dict[str, Any]:
             weight, name = number, head
     if not name:
         raise ConfigError(f"-r {text}: no source is named; write -r NAME, -r NAME:WEIGHT or -r FILE.py:FUNCTION")
+    if (folder := reward_model_folder(Path(name))) is not None:
+        return {**reward_model_entry(folder), "weight": weight}
+    if ":" in name and not name.rpartition(":")[0].endswith(".py"):
+        raise ConfigError(
+            f"-r {text}: {name.rpartition(':')[2]!r} is no weight; write -r NAME:WEIGHT with a number, or "
+            "-r FILE.py:FUNCTION"
+        )
     if ":" in name:
         return {"use": "python", "path": str(Path(name)), "weight": weight}
     if name.endswith(".py"):
@@ -223,6 +243,8 @@ class _Entries(BaseModel):
 
 def reward_entries(rewards: Sequence[str | Mapping[str, Any]], *, where: str = "score") -> tuple[RewardEntry, ...]:
     """Entries of names as after `-r`, and of tables as in a config; raises `ConfigError` for a wrong one or none."""
+    if isinstance(rewards, str):
+        raise ConfigError(f"{where}: rewards is one text; write rewards=[{rewards!r}]")
     tables = [parse_reward(item) if isinstance(item, str) else dict(item) for item in rewards]
     if not tables:
         raise ConfigError(f"{where}: no reward source is named; for example rewards=['math']")

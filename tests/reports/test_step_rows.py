@@ -171,3 +171,11 @@ def test_a_threshold_that_cannot_be_fitted_is_a_mistake_of_the_file(tmp_path: Pa
     rows = read_step_rows(rows_of(tmp_path, {"problem": "p", "steps": ["a"], "label": 0}))
     with pytest.raises(ConfigError, match="no threshold can be fitted"):
         report(rows, oracle, threshold=None)
+
+
+def test_steps_stand_apart_as_the_source_was_trained_with_them() -> None:
+    row = StepRow(1, "a", "p", ("one", "two"), None, None, "")
+    assert as_candidate(row).rollout.text == "one\n\ntwo"
+    joined = as_candidate(row, "\n")
+    assert joined.rollout.text == "one\ntwo"
+    assert joined.task.facts[STEP_SPANS] == [[0, 3], [4, 7]]

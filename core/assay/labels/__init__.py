@@ -5,7 +5,7 @@ from assay.labels.labeller import Audit, Labelled, Labeller, LabelReport, LabelS
 from assay.labels.log import CompletionLog
 from assay.labels.nodes import Solution
 from assay.labels.plans import Mode
-from assay.labels.rows import Columns, labelled_row, outcome_rows, read_solutions, trl_row, write_rows
+from assay.labels.rows import Columns, labelled_row, outcome_rows, read_solutions, solutions_of_run, trl_row, write_rows
 
 __all__ = [
     "Audit",
@@ -21,6 +21,7 @@ __all__ = [
     "labelled_row",
     "outcome_rows",
     "read_solutions",
+    "solutions_of_run",
     "trl_row",
     "write_rows",
 ]

@@ -272,7 +272,9 @@ class Labeller:
         slots = asyncio.Semaphore(4 * IN_FLIGHT)
 
         async def one(solution: Solution) -> Result:
-            if (known := self._log.outcomes.get(solution.id)) is not None:
+            if solution.truncated:
+                return "truncated"
+            if (known := self._log.outcomes.get(solution.key)) is not None:
                 return known
             rollout = Rollout(
                 id=f"given-{solution.id}",
@@ -282,7 +284,7 @@ class Labeller:
             )
             async with slots:
                 result = await self._result(solution.task, rollout)
-            self._log.outcome(solution.id, result)
+            self._log.outcome(solution.key, result)
             return result
 
         found = await _all([one(solution) for solution in solutions])

@@ -31,7 +31,7 @@ class CompletionLog:
         self.completions: dict[str, dict[int, Completion]] = {}
         """Node key to attempt to completion, as found."""
         self.outcomes: dict[str, Result] = {}
-        """Solution id to its own verdict, as found."""
+        """Solution key to its own verdict, as found."""
         self._synced = time.monotonic()
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -57,9 +57,9 @@ class CompletionLog:
         """Keep one completion."""
         self._append({"node": key, "attempt": attempt, **completion._asdict()})
 
-    def outcome(self, solution_id: str, result: Result) -> None:
+    def outcome(self, solution_key: str, result: Result) -> None:
         """Keep the verdict on one solution of the data."""
-        self._append({"solution": solution_id, "result": result})
+        self._append({"solution": solution_key, "result": result})
 
     def close(self) -> None:
         """Make everything durable and let go."""

@@ -37,6 +37,13 @@ class Solution:
     pieces: tuple[Piece, ...]
     """Its steps, at least one; they tile the text."""
     domain: str | None = None
+    truncated: bool = False
+    """Whether it was cut off; it then has no verdict."""
+
+    @property
+    def key(self) -> str:
+        """Name of the whole solution, the same in every run."""
+        return node_key(self.task, self.text)
 
     @property
     def steps(self) -> list[str]:

@@ -13,11 +13,14 @@ from assay.labels.labeller import Labelled, LabelReport, LabelSettings
 from assay.labels.nodes import Node, Solution, problem_key
 from assay.rows import BadRowError, Row, column, first_known, read_rows, text_column
 from assay.steps import Piece, SplitterOptions, join_steps, split_steps
+from assay.store import RunStore
 
 PROMPTS = ("problem", "prompt", "question", "messages")
 RESPONSES = ("response", "solution", "completion", "output")
 REFERENCES = ("reference", "answer", "gold", "target")
 STEPS = "steps"
+CUT = ("length", "limit", "abort")
+"""Values of a column `finish` by which a response was cut off."""
 
 
 class Columns(NamedTuple):
@@ -28,7 +31,7 @@ class Columns(NamedTuple):
     reference: str | None = None
 
 
-def read_solutions(path: str, *, splitter: SplitterOptions, columns: Columns = Columns()) -> list[Solution]:
+def read_solutions(path: str, *, splitter: SplitterOptions, columns: Columns | None = None) -> list[Solution]:
     """All rows as solutions with at least one step; a column `steps` is taken as it is, a response is split.
 
     Raises `ConfigError` with file and line for the first row that cannot be used.
@@ -38,13 +41,28 @@ def read_solutions(path: str, *, splitter: SplitterOptions, columns: Columns = C
     for row in read_rows(path):
         if isinstance(row, BadRowError):
             raise row
-        solution = _solution(row, path, splitter, columns)
+        solution = _solution(row, path, splitter, columns or Columns())
         if solution.id in seen:
             raise BadRowError(f"{path}:{row.line}: id {solution.id!r} was used in line {seen[solution.id]}", row.line)
         seen[solution.id] = row.line
         found.append(solution)
     if not found:
         raise ConfigError(f"{path}: no solution to label; the file is empty")
+    return found
+
+
+def solutions_of_run(folder: Path, *, splitter: SplitterOptions) -> list[Solution]:
+    """The rollouts of a stored run as solutions; blank ones are left out. Raises `ConfigError` where there is none."""
+    found: list[Solution] = []
+    with RunStore.open(folder, read_only=True) as store:
+        for number, entry in enumerate(store.rollouts(), 1):
+            text, rollout = entry.rollout.text, entry.rollout
+            if pieces := split_steps(text, splitter):
+                domain = entry.task.facts.get("domain")
+                name = domain if isinstance(domain, str) else None
+                found.append(Solution(number, rollout.id, entry.task, text, pieces, name, rollout.truncated))
+    if not found:
+        raise ConfigError(f"{folder}: the run has no rollouts to label")
     return found
 
 
@@ -64,7 +82,8 @@ def _solution(row: Row, path: str, splitter: SplitterOptions, columns: Columns) 
         tags=tuple(str(tag) for tag in tags) if isinstance(tags, list) else (),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     )
     domain = row.data.get("domain")
-    return Solution(row.line, identity, task, text, pieces, domain if isinstance(domain, str) else None)
+    cut = row.data.get("finish", "stop") in CUT
+    return Solution(row.line, identity, task, text, pieces, domain if isinstance(domain, str) else None, cut)
 
 
 def _steps(row: Row, path: str, splitter: SplitterOptions, response: str | None) -> tuple[str, tuple[Piece, ...]]:

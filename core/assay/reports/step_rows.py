@@ -4,10 +4,11 @@ Four forms are read, told apart by their columns: ProcessBench (`steps`, `label`
 `mistake_index`), PRMBench (`modified_process`, `error_steps`, from 1) and MR-GSM8K (`model_output_steps`,
 `model_output_solution_first_error_step`, from 1).
 
-A row is handed to the source as one response: its steps joined by blank lines. Where each step stands is in the
-task's facts under `step_spans` ([start, end] pairs of characters), for sources that score given steps instead of
-cutting the text themselves. A source must give exactly one score inside each step, or none of the row's scores is used:
-such rows, and those that it abstains on, are counted as unscored.
+A row is handed to the source as one response: its steps joined by blank lines, or by what the source was trained with
+between steps (`between`). Where each step stands is in the task's facts under `step_spans` ([start, end] pairs of
+characters), for sources that score given steps instead of cutting the text themselves. A source must give exactly one
+score inside each step, or none of the row's scores is used: such rows, and those that it abstains on, are counted as
+unscored.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from pydantic import JsonValue
 
 from assay.contracts import Candidate, Message, Reward, Rollout, Span, StepScore, Task, Turn
 from assay.errors import ConfigError
@@ -40,6 +43,8 @@ STEP_SPANS = "step_spans"
 """Key of the task's facts with the given steps."""
 IN_FLIGHT = 256
 """Rows that a panel judges at once."""
+BETWEEN = "\n\n"
+"""What stands between the steps of a row unless another text is given."""
 
 
 class StepRow(NamedTuple):
@@ -110,11 +115,11 @@ def read_step_rows(path: str | Path) -> list[StepRow]:
     return found
 
 
-def as_candidate(row: StepRow) -> Candidate:
+def as_candidate(row: StepRow, between: str = BETWEEN) -> Candidate:
     """The row as what a source judges; its ids begin with the line, since files repeat their own."""
     name = f"{row.line}:{row.id}"
-    text, spans = join_steps(row.steps)
-    facts = {STEP_SPANS: [[span.start, span.end] for span in spans]}
+    text, spans = join_steps(row.steps, between)
+    facts: dict[str, JsonValue] = {STEP_SPANS: [[span.start, span.end] for span in spans]}
     task = Task(id=name, messages=(Message(role="user", content=row.problem),), facts=facts)
     return Candidate(task=task, rollout=Rollout(id=name, task_id=name, group_id=name, turns=(Turn(text=text),)))
 
@@ -168,13 +173,18 @@ def align(steps: Sequence[StepScore], spans: Sequence[Span]) -> tuple[float, ...
 
 
 async def evaluate_steps(
-    rows: Sequence[StepRow], ask: AskSteps, *, threshold: float | None = None, seed: int = 0
+    rows: Sequence[StepRow],
+    ask: AskSteps,
+    *,
+    threshold: float | None = None,
+    seed: int = 0,
+    between: str = BETWEEN,
 ) -> StepReport:
     """Score `rows` and report; without a threshold it is fitted on the development half and the test half is reported.
 
     Raises `ConfigError` where it cannot be fitted: the development half lacks rows with or without an error.
     """
-    candidates = [as_candidate(row) for row in rows]
+    candidates = [as_candidate(row, between) for row in rows]
     answers = await ask(candidates)
     scored: list[ScoredSteps | None] = []
     for row, candidate, steps in zip(rows, candidates, answers, strict=True):
@@ -279,7 +289,7 @@ def _labels(row: Row, form: _Form, count: int, path: str) -> tuple[int | None, t
         if not isinstance(label, list) or not all(isinstance(n, int) and n >= form.base for n in label):  # pyright: ignore[reportUnknownVariableType]
             raise BadRowError(f"{path}:{row.line}: column {form.label!r} must list step numbers from 1", row.line)
         # PRMBench numbers some steps beyond the last one: they are in no solution, and nothing can find them.
-        wrong = tuple(sorted({n - form.base for n in label if n - form.base < count}))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        wrong: tuple[int, ...] = tuple(sorted({n - form.base for n in label if n - form.base < count}))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         return (wrong[0] if wrong else None), wrong
     if label is None or label == -1:
         return None, None

@@ -1,0 +1,206 @@
+"""`assay rerank`: what a reward model's choice is worth beside majority vote and the oracle, or where errors begin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from assay import runs
+from assay.cli.output import emit, note, say
+from assay.cli.rerank_text import best_of_text, first_error_text
+from assay.component import BuildContext
+from assay.config.reward_models import reward_model_folder, save_threshold
+from assay.config.rewards import JudgingConfig, RewardEntry
+from assay.errors import ConfigError
+from assay.judging import open_panel
+from assay.preflight import check_rewards, make_context
+from assay.registry import Registry
+from assay.reports.best_of import AGGREGATES, Aggregate
+from assay.reports.step_rows import StepReport, ask_panel, evaluate_steps, has_step_labels, read_step_rows
+from assay.reranking import Pool, PoolColumns, Reranked, Scorer, judge_pools, pools_of_run, read_pools, rerank
+from assay.reranking.judged import column_scorer, pooled_scorer
+from assay.rows import Row, read_rows
+from assay.scoring import reward_entries
+
+APART = {"blank_line": "\n\n", "line": "\n", "sentence": " "}
+"""What stands between steps."""
+
+
+def rerank_command(
+    data: str,
+    /,
+    *,
+    reward: Annotated[tuple[str, ...], Parameter(name=["-r", "--reward"], consume_multiple=False)] = (),
+    by: str | None = None,
+    n: str = "1,2,4,8,16",
+    aggregate: str = "value",
+    scores: str | None = None,
+    prompt: str | None = None,
+    response: str | None = None,
+    reference: str | None = None,
+    correct: str | None = None,
+    answer: str | None = None,
+    threshold: float | None = None,
+    save: Annotated[bool, Parameter(name="--save-threshold")] = False,
+    between: Literal["blank_line", "line", "sentence"] = "blank_line",
+    out: Path | None = None,
+    seed: int = 0,
+    workers: int = 2,
+    runs_dir: Path = Path("runs"),
+    json_: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
+    """Rank several responses to each problem by a reward model, or look for the first wrong step of labelled solutions.
+
+    A file with labelled steps (ProcessBench, PRMBench, BIG-Bench Mistake, MR-GSM8K) gives first-error figures.
+
+    Args:
+        data: A file with several responses to each problem, a run, or a file with labelled steps.
+        reward: What ranks: a source NAME, FILE.py:FUNCTION, or the folder of a reward model; may be repeated.
+        by: The source that says what is right and whose answers vote; default the file's own columns.
+        n: The n of best-of-n.
+        aggregate: How step scores become one: value (the source's own), min, product, last, mean; with commas several.
+        scores: A column of the file that ranks, beside or in place of -r.
+        prompt: Column of the problem.
+        response: Column of the response, or of the list of all.
+        reference: Column of the reference.
+        correct: Column that says whether a response is right.
+        answer: Column of the answer by which votes are counted.
+        threshold: Steps below it are taken for wrong; default fitted on the development half of the problems.
+        save: Keep the fitted threshold beside the reward model.
+        between: What stood between steps when the reward model was trained: blank_line, line or sentence.
+        out: Also write the figures as JSON to this file.
+        seed: Decides halves, resamples, and which subsets of large pools vote.
+        workers: Responses that may be judged at once in worker processes.
+        runs_dir: Where a run is looked for.
+        json_: JSON in place of text.
+    """
+    registry = Registry.load()
+    context = make_context(registry, base_dir=Path.cwd(), seed=seed)
+    entries: Sequence[RewardEntry] = reward_entries(reward, where="assay rerank") if reward else []
+    verdict = reward_entries([by], where="assay rerank --by")[0] if by is not None else None
+    check_rewards(registry, [*entries, *([verdict] if verdict else [])], where="assay rerank")
+    judging = JudgingConfig(workers=workers)
+    if _labelled_steps(data):
+        found = asyncio.run(_first_errors(data, entries, registry, context, judging, threshold, APART[between], seed))
+        facts: dict[str, Any] = found.to_dict()
+        lines = first_error_text(data, ", ".join(entry.name for entry in entries), found)
+        if save:
+            _save(str(*reward), found)
+    else:
+        columns = PoolColumns(prompt, response, reference, correct, answer, scores)
+        pools = _pools(data, columns, runs_dir)
+        reranked = asyncio.run(
+            _best_of(
+                pools, entries, verdict, registry, context, judging, _numbers(n), _aggregates(aggregate), seed, scores
+            )
+        )
+        facts, lines = reranked.to_dict(), best_of_text(data, reranked)
+    if out is not None:
+        _write(out, facts)
+    if json_:
+        emit(facts)
+    else:
+        for line in lines:
+            say(line)
+    return 0
+
+
+def _pools(data: str, columns: PoolColumns, runs_dir: Path) -> list[Pool]:
+    if Path(data).is_file():
+        return read_pools(data, columns)
+    return pools_of_run(runs.find_run(data, runs_dir))
+
+
+def _labelled_steps(data: str) -> bool:
+    """Whether the first row of a file has labelled steps."""
+    if not Path(data).is_file():
+        return False
+    first = next(iter(read_rows(data)), None)
+    return isinstance(first, Row) and has_step_labels(first.data)
+
+
+async def _best_of(
+    pools: Sequence[Pool],
+    entries: Sequence[RewardEntry],
+    verdict: RewardEntry | None,
+    registry: Registry,
+    context: BuildContext,
+    judging: JudgingConfig,
+    sizes: Sequence[int],
+    aggregates: Sequence[Aggregate],
+    seed: int,
+    scores: str | None,
+) -> Reranked:
+    if not entries and scores is None:
+        raise ConfigError(
+            "assay rerank: nothing ranks the responses; name a source or a reward model's folder with -r, or a column "
+            "with --scores"
+        )
+    judged = await judge_pools(pools, verdict, registry=registry, context=context, judging=judging)
+    async with AsyncExitStack() as stack:
+        scorers: dict[str, Scorer] = {} if scores is None else {f"column {scores}": column_scorer()}
+        for entry in entries:
+            opened = pooled_scorer(entry, registry=registry, context=context, judging=judging)
+            name = entry.name if entry.name not in scorers else f"{entry.name} {len(scorers) + 1}"
+            scorers[name] = await stack.enter_async_context(opened)
+        return await rerank(judged, scorers, sizes=sizes, aggregates=aggregates, seed=seed)
+
+
+async def _first_errors(
+    data: str,
+    entries: Sequence[RewardEntry],
+    registry: Registry,
+    context: BuildContext,
+    judging: JudgingConfig,
+    threshold: float | None,
+    between: str,
+    seed: int,
+) -> StepReport:
+    if len(entries) != 1:
+        raise ConfigError(
+            f"assay rerank: {data} has labelled steps, which one source with step scores is tried on; found "
+            f"{len(entries)}. Write -r SOURCE once"
+        )
+    rows = read_step_rows(data)
+    async with open_panel(entries, registry=registry, judging=judging, context=context) as panel:
+        context.workers = panel.workers
+        return await evaluate_steps(rows, ask_panel(panel), threshold=threshold, seed=seed, between=between)
+
+
+def _save(reward: str, found: StepReport) -> None:
+    folder = reward_model_folder(Path(reward))
+    if folder is None:
+        raise ConfigError(f"--save-threshold: {reward} is no folder of a reward model; give one with -r")
+    save_threshold(folder, found.whole.threshold.threshold)
+    note(f"threshold {found.whole.threshold.threshold:.6g} kept in {folder}")
+
+
+def _write(out: Path, facts: dict[str, Any]) -> None:
+    try:
+        out.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from error
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise ConfigError(f"--n {text}: not a list of whole numbers from 1; write for example --n 1,4,16")
+    return found
+
+
+def _aggregates(text: str) -> list[Aggregate]:
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in AGGREGATES:
+            raise ConfigError(f"--aggregate {text}: no aggregation {name!r}; known: {', '.join(AGGREGATES)}")
+    return [how for how in AGGREGATES if how in names]

@@ -1,1 +1,0 @@
-"""Best-of-n by a reward source, against majority vote and the oracle."""
