@@ -70,23 +70,38 @@ def _with_markers(encode: Encoder, prompt: Any, steps: Sequence[str], marker: st
     ids: list[int] = []
     places: list[int] = []
     for number, step in enumerate(steps):
-        # Marker ids come from here alone: what a step's own text spells is cut out of the special vocabulary.
-        own = encode.ids(between + step if number else step)
-        if mark in own:
-            own = _spelled(encode, between + step if number else step, marker)
-        ids.extend(own)
+        ids.extend(_step_ids(encode, between + step if number else step, marker, mark, first=number == 0))
         places.append(len(ids))
         ids.append(mark)
     return Placed(before, tuple(ids), tuple(places))
 
 
+def _step_ids(encode: Encoder, text: str, marker: str, mark: int, *, first: bool) -> Ids:
+    """Ids of a step by itself, as it stands behind a marker; marker ids come from `_with_markers` alone.
+
+    Some tokenizers put a space before every text. Behind a marker there is none, so the marker goes along and is cut
+    off again; where the tokenizer does not give its id back, the step stands by itself.
+    """
+    if not first:
+        led = _literal_ids(encode, marker + text)
+        if led[:1] == (mark,) and mark not in led[1:]:
+            return led[1:]
+    own = _literal_ids(encode, text)
+    return own if mark not in own else _spelled(encode, text, marker)
+
+
+def _literal_ids(encode: Encoder, text: str) -> Ids:
+    """Ids of a response's text without the end token, special tokens that it spells left as text."""
+    return encode("x", text)[1][:-1]
+
+
 def _spelled(encode: Encoder, text: str, marker: str) -> Ids:
-    """Ids of a text in which the marker is spelled out: its pieces are tokenised so that none is the marker's id."""
+    """Ids of a text in which the marker is spelled out character by character."""
     found: list[int] = []
     for index, piece in enumerate(text.split(marker)):
         if index:
             for character in marker:
-                found.extend(encode.ids(character))
+                found.extend(_literal_ids(encode, character))
         if piece:
-            found.extend(encode.ids(piece))
+            found.extend(_literal_ids(encode, piece))
     return tuple(found)

@@ -33,7 +33,8 @@ class SpecEncoder:
         """The prompt's ids."""
         spec = self._spec
         if spec.prompt_form is not None:
-            text = spec.prompt_form.replace("{problem}", problem_of(prompt))
+            form = spec.prompt_form.replace("{bos}", getattr(self._encoder.tokenizer, "bos_token", None) or "")
+            text = form.replace("{problem}", problem_of(prompt))
             return tuple(map(int, self._encoder.tokenizer(text, add_special_tokens=True)["input_ids"]))
         if spec.system is not None:
             own = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)

@@ -36,7 +36,8 @@ class ScorerSpec(Options):
     system: str | None = None
     """A system message that the model was trained with."""
     prompt_form: str | None = None
-    """The prompt as a text in which `{problem}` stands for the last user message, instead of a template."""
+    """The prompt as a text in which `{problem}` stands for the last user message and `{bos}` for the tokenizer's first
+    token, instead of a template."""
     splitter: SplitterOptions = SplitterOptions()
     marker: str | None = None
     """A single token behind each step, after which the step is judged; None judges after the step's own last token."""
@@ -97,7 +98,8 @@ CONVENTIONS: dict[str, ScorerSpec] = {
     "math-shepherd": ScorerSpec(
         kind="vocabulary",
         template="plain",
-        prompt_form="{problem} ",
+        prompt_form="{problem}",
+        splitter=SplitterOptions(by="line"),
         marker="ки",
         between="\n",
         positive="+",
@@ -106,7 +108,8 @@ CONVENTIONS: dict[str, ScorerSpec] = {
     ),
     "skywork-prm": ScorerSpec(
         template="plain",
-        prompt_form="{problem}\n",
+        prompt_form="{bos}{problem}\n",
+        splitter=SplitterOptions(by="line"),
         marker="\n",
         head_prefix="v_head.summary.",
         aggregation="mean",
