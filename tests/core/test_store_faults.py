@@ -140,7 +140,7 @@ def test_a_fault_at_any_write_loses_nothing_that_was_acknowledged(
         assert run["hit"], run
         assert run["kept"][: len(run["acknowledged"])] == run["acknowledged"], run
         assert run["kept"] == sorted(set(run["kept"])), run
-        # One sentence, and only where the rest could not be written; of a log that was never made whole nothing is left.
+        # One sentence, and only where the rest could not be written; of a log that was never whole nothing is left.
         assert run["complaint"] or len(run["acknowledged"]) == 60, run
         assert not run["refused"] or ("there is no log here" in run["refused"] and not run["acknowledged"]), run
     assert sum(len(run["acknowledged"]) < 60 for run in found) > 0.8 * len(found)

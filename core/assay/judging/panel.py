@@ -208,10 +208,18 @@ class Panel:
             return tuple([await self._reward(job) for job in jobs])
         return tuple(await _all([self._reward(job) for job in jobs]))
 
-    async def check_task(self, task: Task) -> list[str]:
+    @property
+    def checks_in_workers(self) -> bool:
+        """Whether any source in a worker process can say what is wrong with a task."""
+        return any(isinstance(self._sources[label].guard, ProcessGuard) for label in self._checkers)
+
+    async def check_task(self, task: Task, *, only_in_workers: bool = False) -> list[str]:
         """What the sources that would judge a task find wrong with it (an unreadable gold), one sentence each."""
         applying = [node for node in self._nodes if node.entry.applies(task.tags)]
-        labels = dict.fromkeys(source.identity.label for node in applying for source in node.sources())
+        asked = [source for node in applying for source in node.sources()]
+        if only_in_workers:
+            asked = [source for source in asked if isinstance(source.guard, ProcessGuard)]
+        labels = dict.fromkeys(source.identity.label for source in asked)
         found = [(label, await self._checkers[label](task)) for label in labels if label in self._checkers]
         return [f"{label}: {complaint}" for label, complaint in found if complaint]
 
@@ -302,6 +310,7 @@ class Panel:
         self, where: str, label: str, module: str, name: str, options: Any, generator: random.Random
     ) -> tuple[Limits, ProcessGuard, str]:
         assert self._pool is not None
+        lend = self._context.open_sandbox
         init = {
             "module": module,
             "name": name,
@@ -310,13 +319,16 @@ class Panel:
             "cache_dir": str(self._context.cache_dir),
             "seed": self._context.seed,
             "device": self._context.device,
+            "sandboxes": None if lend is None else self._pool.lend_sandboxes(lend),
         }
         pool = self._pool.pool
         key = ProgramKey(rebuild.TARGET, json.dumps(init, sort_keys=True))
         try:
             facts = await asyncio.wrap_future(pool.open(key))
         except JudgingError as error:
-            raise ConfigError(f"{where}: reward source {name!r} cannot be built: {error}") from error
+            raise ConfigError(
+                f"{where}: reward source {name!r} cannot be built: {str(error).removeprefix('ConfigError: ')}"
+            ) from error
         limits = self._limits(Limits.model_validate(facts["limits"]))
         guard = ProcessGuard(pool, key, limits, generator)
         if facts["checks_tasks"]:

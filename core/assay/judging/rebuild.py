@@ -1,6 +1,7 @@
 """The worker's side of a reward source: built again from names, judges one candidate or group per call."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter
 from assay.component import BuildContext
 from assay.contracts import Candidate, Task, Verdict
 from assay.judging.answers import checked_batch, checked_verdict
+from assay.judging.lending import open_lent
 from assay.judging.worker import Program
 from assay.protocols import RewardSource
 from assay.registry import component_from
@@ -23,7 +25,8 @@ TARGET = "assay.judging.rebuild:source_program"
 def source_program(init: dict[str, Any]) -> Program:
     """The program of a reward source; its facts are its limits, its fingerprint and whether it can check golds.
 
-    `init` has the keys module, name, options, base_dir, cache_dir, seed, device.
+    `init` has the keys module, name, options, base_dir, cache_dir, seed, device, and sandboxes: where the run lends
+    its sandboxes, or None.
     """
     component = component_from(init["module"], "reward_source", init["name"])
     options = component.config.model_validate(init["options"])
@@ -32,6 +35,7 @@ def source_program(init: dict[str, Any]) -> Program:
         device=init["device"],
         base_dir=Path(init["base_dir"]),
         cache_dir=Path(init["cache_dir"]),
+        open_sandbox=None if init["sandboxes"] is None else partial(open_lent, init["sandboxes"]),
     )
     source: RewardSource = component.build(options, context)
     check = getattr(source, "check_task", None)

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from assay.contracts import ResourceLimits
+from assay.judging.lending import OpenSandbox, SandboxHost
 from assay.judging.pool import Pool
 from assay.judging.tracked import Answer, ProgramKey
 
@@ -18,6 +19,13 @@ class WorkerPool:
     def __init__(self, size: int | None = None, *, start_timeout_s: float = 60.0) -> None:
         """At most `size` items at once; default one per core."""
         self.pool = Pool(size or os.cpu_count() or 1, start_timeout_s=start_timeout_s)
+        self._host: SandboxHost | None = None
+
+    def lend_sandboxes(self, open_sandbox: OpenSandbox) -> str:
+        """The address at which workers find this process's sandboxes; who lends first opens them for all."""
+        if self._host is None:
+            self._host = SandboxHost(open_sandbox)
+        return self._host.address
 
     async def call(self, target: str, payload: JsonValue, *, limits: ResourceLimits) -> Answer:
         """Run `target` (`"module:function"`, JSON in, JSON out) on one item; its whole process tree dies at a limit.
@@ -34,11 +42,14 @@ class WorkerPool:
 
     async def aclose(self) -> None:
         """End every worker and everything below it."""
-        await asyncio.to_thread(self.pool.close)
+        await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """As `aclose`, for code without an event loop."""
         self.pool.close()
+        if self._host is not None:
+            self._host.close()
+            self._host = None
 
     async def __aenter__(self) -> "WorkerPool":
         """Itself."""
