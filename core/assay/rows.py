@@ -4,6 +4,7 @@ import datetime
 import gzip
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,9 @@ from assay.errors import ConfigError, did_you_mean
 
 MAX_LINE_BYTES = 64 << 20
 MAX_DEPTH = 200
+MAX_DIGITS = 4300
+"""Longest integer; Python itself refuses longer ones, whose reading takes quadratic time."""
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN|-?\d[\d.eE+-]*')
 
 
 class Row(NamedTuple):
@@ -83,13 +87,13 @@ def _row(raw: bytes, path: str, number: int) -> Row | BadRowError:
     except UnicodeDecodeError as error:
         return BadRowError(f"{where}:{error.start + 1}: not UTF-8: byte 0x{raw[error.start]:02x}", number)
     try:
-        data = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        data = json.loads(text, parse_constant=_refused, parse_float=_finite, parse_int=_bounded)
     except json.JSONDecodeError as error:
-        return BadRowError(f"{where}:{error.colno}: not JSON: {error.msg}", number)
+        return BadRowError(f"{where}:{error.colno}: not JSON: {error.msg.removesuffix(' at')}", number)
     except RecursionError:
         return BadRowError(f"{where}: nested deeper than {MAX_DEPTH} levels", number)
-    except ValueError as error:
-        return BadRowError(f"{where}: {error}", number)
+    except _NumberError as error:
+        return BadRowError(f"{where}:{_place(text, error.token)}: {error}", number)
     if not isinstance(data, dict):
         return BadRowError(f"{where}: expected an object; found {type(data).__name__}", number)
     if _depth(cast("dict[str, Any]", data)) > MAX_DEPTH:
@@ -179,15 +183,43 @@ def first_known(data: Mapping[str, Any], names: Sequence[str]) -> str | None:
 OnBadRow = Literal["stop", "skip"]
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
+class _NumberError(ValueError):
+    """A number that no row may hold; `token` is how it is written."""
+
+    def __init__(self, message: str, token: str) -> None:
+        super().__init__(message)
+        self.token = token
+
+
+def _refused(name: str) -> float:
+    raise _NumberError(f"{name} is not a JSON number", name)
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"the number {text[:40]} is too large")
+        raise _NumberError(f"the number {text[:40]} is too large", text)
     return value
+
+
+def _bounded(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise _NumberError(
+            f"an integer of {len(text.lstrip('-')):,} digits; at most {MAX_DIGITS:,} can be read: write it as text",
+            text,
+        )
+    return int(text)
+
+
+def _place(text: str, token: str) -> str:
+    """Where a number stands that is refused: its column in the line and, where it is a field's value, the field."""
+    field = ""
+    for found in _TOKENS.finditer(text):
+        if found[0] == token:
+            return f"{found.start() + 1}{f': column {field}' if field else ''}"
+        if found[0].startswith('"'):
+            field = repr(found[0][1:-1])
+    return "1"
 
 
 def _depth(data: object) -> int:

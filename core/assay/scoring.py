@@ -166,6 +166,7 @@ async def score_items(
     context: BuildContext,
     judging: JudgingConfig,
     on_open: Callable[[], None] | None = None,
+    where: str = "score",
 ) -> dict[str, float]:
     """Judge items, call `on_scored` for each in the order of the items, and return the panel's metrics.
 
@@ -178,7 +179,7 @@ async def score_items(
 
     async with open_panel(rewards, registry=registry, judging=judging, context=context, observe=observe) as panel:
         context.workers = panel.workers
-        await check_golds_in_workers(panel, [item.task for item in items], where="golds")
+        await check_golds_in_workers(panel, [item.task for item in items], where=where)
         if on_open is not None:
             on_open()
         pending: deque[tuple[Item, asyncio.Task[Reward]]] = deque()

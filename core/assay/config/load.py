@@ -49,6 +49,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: not valid TOML: nested too deeply to be a config") from error
+    except ValueError as error:  # Python refuses integers of more than 4,300 digits
+        raise ConfigError(f"{path}: not valid TOML: a number that is too long to be read") from error
 
 
 def override(data: dict[str, Any], key: str, value: Any) -> None:
@@ -82,7 +86,7 @@ def _index(place: list[Any], part: str, key: str) -> int:
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or none that can be read
         return text
 
 
