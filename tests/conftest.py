@@ -1,7 +1,10 @@
 """Fixtures that several folders of tests share."""
 
 import asyncio
+import importlib.metadata
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,6 +21,7 @@ from assay.process import descendants
 from assay_sandboxes import assay_sandboxes
 from assay_sandboxes.sandbox import JailedSandbox
 
+ROOT = Path(__file__).parents[1]
 # The same examples on every machine, and no deadline: a busy machine is no defect.
 hypothesis.settings.register_profile("assay", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("assay")
@@ -92,6 +96,64 @@ def install_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         return site
 
     return put
+
+
+@pytest.fixture
+def install_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install_project: Callable[[Path], Path]
+) -> Callable[[str, str, str], Path]:
+    """Turns a built-in plugin into an outsider: folder, package and entry point to the project of its copy.
+
+    The package is copied as `outside_...`, built as a wheel of its own distribution and put on the path of this
+    process's children; there assay's own entry point is gone and importing the original raises. What the children
+    then find under the old component names is the copy, which came in by the door that everybody has.
+    """
+
+    def put(folder: str, package: str, entry: str) -> Path:
+        copy = package.replace("assay_", "outside_")
+        project = tmp_path / copy
+        target = project / "src" / copy
+        shutil.copytree(ROOT / folder / package, target, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in target.rglob("*.py"):
+            path.write_text(re.sub(rf"\b{package}\b", copy, path.read_text("utf-8")), encoding="utf-8")
+        (project / "pyproject.toml").write_text(OUTSIDE.format(name=copy, entry=entry), encoding="utf-8")
+        site = install_project(project)
+        blocked = site / package
+        blocked.mkdir()
+        reason = f"{package} is disabled here: only its copy {copy} may be used"
+        (blocked / "__init__.py").write_text(f"raise ImportError({reason!r})\n", encoding="utf-8")
+        _assay_without(entry, site)
+        return project
+
+    return put
+
+
+OUTSIDE = """
+[build-system]
+requires = ["hatchling>=1.27"]
+build-backend = "hatchling.build"
+[project]
+name = "{name}"
+version = "9.9.9"
+dependencies = ["assay"]
+[project.entry-points."assay.plugins"]
+{entry} = "{name}"
+[tool.hatch.build.targets.wheel]
+packages = ["src/{name}"]
+"""
+
+
+def _assay_without(entry: str, site: Path) -> None:
+    """Metadata of the installed assay in front of its own, without one entry point."""
+    assay = importlib.metadata.distribution("assay")
+    info = site / f"assay-{assay.version}.dist-info"
+    info.mkdir(exist_ok=True)
+    old = info / "entry_points.txt"
+    points = old.read_text("utf-8") if old.is_file() else assay.read_text("entry_points.txt") or ""
+    kept = [line for line in points.splitlines() if line.partition("=")[0].strip() != entry]
+    assert len(kept) == len(points.splitlines()) - 1, f"assay has no entry point {entry!r}"
+    old.write_text("\n".join(kept), encoding="utf-8")
+    (info / "METADATA").write_text(assay.read_text("METADATA") or "", encoding="utf-8")
 
 
 def _site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
