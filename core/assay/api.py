@@ -53,7 +53,9 @@ async def ascore(
         judgements.extend(scored.judgements)
 
     judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
-    await score_items(answers.items, entries, keep, registry=registry, context=context, judging=judging)
+    await score_items(
+        answers.items, entries, keep, registry=registry, context=context, judging=judging, where=str(data)
+    )
     return judgements
 
 

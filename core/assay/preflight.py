@@ -1,5 +1,6 @@
 """Everything that can be found wrong before work: the first token is drawn only after all of it held."""
 
+import asyncio
 import importlib.util
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,12 @@ from assay.config.run import AnyConfig, RlvrConfig
 from assay.contracts import Rollout, Task
 from assay.discovery import default_cache_dir
 from assay.errors import ConfigError, SandboxError
+from assay.judging import Panel
 from assay.protocols import Objective, PolicyOptimizer, RolloutEngine, Sandbox
 from assay.registry import Registry
 from assay.store import RunStore
+
+_CHECKED_AT_ONCE = 256
 
 
 @dataclass
@@ -190,7 +194,8 @@ def check_golds(
     """Raise `ConfigError` naming the first rows whose gold a source cannot read.
 
     A source that reads golds offers `check_task(task)`, a sentence for an unreadable one and None otherwise. It is
-    asked here where the source runs inline, or where its component's facts say `check_task = "inline"`.
+    asked here where the source runs inline, or where its component's facts say `check_task = "inline"`; the others
+    are asked by `check_golds_in_workers` once they are open.
     """
     for entry in rewards:
         for place, source in sources(entry):
@@ -208,6 +213,38 @@ def check_golds(
                     f"{where}: source {source.use!r} cannot read {len(bad):,} of {len(relevant):,} golds; {examples}. "
                     f"Mend or leave out these rows"
                 )
+
+
+async def check_golds_in_workers(panel: Panel, tasks: Sequence[Task], *, where: str) -> None:
+    """As `check_golds`, for the sources of an open panel that run in worker processes.
+
+    Tasks that differ in nothing but their names are asked about once.
+    """
+    if not panel.checks_in_workers:
+        return
+    different = {task.model_dump_json(exclude={"id"}): task for task in reversed(tasks)}
+    room = asyncio.Semaphore(_CHECKED_AT_ONCE)
+
+    async def check(task: Task) -> tuple[Task, list[str]]:
+        async with room:
+            return task, await panel.check_task(task, only_in_workers=True)
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(check(task)) for task in reversed(different.values())]
+    bad = [found for found in (done.result() for done in running) if found[1]]
+    if bad:
+        examples = "; ".join(f"{task.id}: {'; '.join(problems)}" for task, problems in bad[:3])
+        raise ConfigError(
+            f"{where}: {len(bad):,} of {len(different):,} different golds cannot be read; {examples}. "
+            "Mend or leave out these rows"
+        )
+
+
+def in_workers(registry: Registry, rewards: Sequence[RewardEntry]) -> bool:
+    """Whether any source of the entries runs in worker processes."""
+    entries = [source for entry in rewards for _, source in sources(entry)]
+    found = (checked(registry, "reward_source", e.use, e.options, where=e.name)[0] for e in entries)
+    return any(component.isolation == "process" for component in found)
 
 
 def check_model(name: str, base_dir: Path, where: str) -> None:

@@ -24,7 +24,7 @@ from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.explain import explained
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
-from assay.preflight import Plan, check_unchanged, plan_training
+from assay.preflight import Plan, check_golds_in_workers, check_unchanged, in_workers, plan_training
 from assay.protocols import Decision, Objective, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
@@ -83,8 +83,7 @@ async def atrain(
         policy = _load_policy(plan)
         plan.context.policy = policy
         models = _frozen_models(plan, policy)
-        async with open_panel(config.rewards, registry=plan.registry, judging=config.judging, context=plan.context):
-            pass  # every source can be built, the ones in worker processes included; nothing is left behind if not
+        await _try_sources(plan)
         if dry_run:
             return None
         folder = resume or runs.new_run_folder(Path(config.runs_dir), config.name)
@@ -524,6 +523,19 @@ class _Session:
         if outcome.status == "done" and self.loop.step and not self.trained_groups:
             self.emit({"event": "alert", "text": "no step had anything to learn from; see: assay show --status failed"})
         self.emit({"event": "done", "run": self.info.id, "report": str(report), **outcome.model_dump()})
+
+
+async def _try_sources(plan: Plan) -> None:
+    """Raise `ConfigError` where a source cannot be built or, in its worker process, cannot read a gold."""
+    config, registry = plan.config, plan.registry
+    async with open_panel(config.rewards, registry=registry, judging=config.judging, context=plan.context) as panel:
+        await check_golds_in_workers(panel, plan.tasks, where=f"{config.name}: tasks")
+    if config.evaluate is None:
+        return
+    judges = (config.evaluate.by or config.rewards[0], *config.evaluate.also)
+    if in_workers(registry, judges):
+        async with open_panel(judges, registry=registry, judging=config.judging, context=plan.context) as panel:
+            await check_golds_in_workers(panel, plan.held_out, where=f"{config.name}: evaluate.tasks")
 
 
 async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) -> dict[str, Judge]:

@@ -63,8 +63,9 @@ def test_a_reference_without_a_value_is_a_bad_gold(reference: JsonValue) -> None
     "said",
     [
         "negative 8", "minus 8", "double 8", "half of 8", "nearly 8", "almost 8", "a multiple of 8",
-        "the square root of 8", "anything except 8", "8 squared", "8 cubed", "8 factorial", "8 times 2", "8 plus 2", "8 minus 2",
-        "8 divided by 2", "8 over 3", "8 more than 2", "8 if x>0 and 9 otherwise", "8 when n is even, 9 when n is odd",
+        "the square root of 8", "anything except 8", "8 squared", "8 cubed", "8 factorial", "8 times 2",
+        "8 plus 2", "8 minus 2", "8 divided by 2", "8 over 3", "8 more than 2", "8 if x>0 and 9 otherwise",
+        "8 when n is even, 9 when n is odd",
     ],
 )  # fmt: skip
 def test_words_that_change_a_number_are_no_filler(said: str) -> None:

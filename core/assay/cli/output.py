@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from assay.reports.text import visible
+
 
 def console() -> Console:
     """A console on stdout that uses neither colour nor cursor control unless stdout is a terminal."""
@@ -16,13 +18,13 @@ def console() -> Console:
 
 
 def say(line: str = "") -> None:
-    """One line of result on stdout."""
-    sys.stdout.write(line + "\n")
+    """One line of result on stdout, without control characters."""
+    sys.stdout.write(visible(line) + "\n")
 
 
 def note(line: str) -> None:
-    """One line for a person on stderr."""
-    sys.stderr.write(line + "\n")
+    """One line for a person on stderr, without control characters."""
+    sys.stderr.write(visible(line) + "\n")
     sys.stderr.flush()
 
 
@@ -38,12 +40,12 @@ def emit(event: Mapping[str, Any]) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A plain table on stdout; cells are shown literally."""
+    """A plain table on stdout; cells are shown literally, without control characters."""
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         grid.add_column(column, overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(str(cell)) for cell in row))
+        grid.add_row(*(Text(visible(str(cell))) for cell in row))
     if sys.stdout.isatty():
         console().print(grid)
         return

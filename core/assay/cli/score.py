@@ -1,11 +1,13 @@
 """`assay score`: verdicts for a file of answers, or again for a stored run."""
 
 import asyncio
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal, Self
 
 from cyclopts import Parameter
 from pydantic import TypeAdapter
@@ -16,6 +18,7 @@ from rich.progress import Progress as RichProgress
 from assay import runs
 from assay.cli.output import emit, note, say, table
 from assay.cli.rescore import find_stored, rescore
+from assay.component import BuildContext
 from assay.config.load import dump_config, load_config, parse_config
 from assay.config.run import ScoreConfig
 from assay.contracts import RunInfo, RunOutcome
@@ -94,23 +97,14 @@ def score(
         note(f"skipped {problem}")
     note(_read_line(answers))
     output = _output(settings)
-    folder = runs.new_run_folder(Path(settings.runs_dir), settings.name)
-    info = RunInfo(
-        id=folder.name,
-        name=settings.name,
-        kind="score",
-        folder=str(folder),
-        seed=settings.seed,
-        plugins=registry.versions(),
-    )
     complete = settings.model_copy(update={"base_dir": str(base_dir.absolute())})
-    (folder / runs.CONFIG).write_text(dump_config(complete), encoding="utf-8")
-    with RunStore.create(folder, info) as store:
-        results = asyncio.run(_judge(settings, answers, registry, context, store, output, json_))
-        (folder / runs.OUTCOME).write_text(RunOutcome(status="done", steps=0).model_dump_json(), encoding="utf-8")
+    records = _Records(complete, output, registry.versions(), json_=json_)
+    with records:
+        asyncio.run(_judge(settings, answers, registry, context, records))
+    results = records.results
     if not json_:
         _print(results, time.monotonic() - started)
-        say(f"wrote {output} and run {folder.name}.  Next: assay show {folder.name}")
+        say(f"wrote {output} and run {records.run}.  Next: assay show {records.run}")
     failed = sum(j.status == "failed" for result in results for j in result.judgements)
     judged = sum(len(result.judgements) for result in results)
     if fail_above is not None and judged and failed / judged > fail_above:
@@ -145,7 +139,7 @@ def _settings(
     columns = {"path": data, "prompt": prompt, "response": response, "reference": reference, "on_bad_row": on_bad_row}
     tree: dict[str, Any] = {
         "kind": "score",
-        "name": Path(_stem(data)).name,
+        "name": _run_name(data),
         "data": {key: value for key, value in columns.items() if value is not None},
         "rewards": [parse_reward(text) for text in reward],
         "judging": _judging(workers, timeout_s),
@@ -177,48 +171,90 @@ def _output(settings: ScoreConfig) -> Path:
     return output
 
 
+class _Records:
+    """The run folder and the output file of one scoring, made by `open` once every source is ready."""
+
+    def __init__(self, settings: ScoreConfig, output: Path, plugins: Mapping[str, str], *, json_: bool) -> None:
+        self.results: list[Scored] = []
+        self.run = ""
+        self._settings, self._output, self._plugins, self.json = settings, output, plugins, json_
+        self._adapter = TypeAdapter(dict[str, Any])
+        self._stack = ExitStack()
+        self._store: RunStore | None = None
+        self._lines: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def open(self) -> None:
+        """Make the folder with its settings, and the empty output."""
+        settings = self._settings
+        folder = runs.new_run_folder(Path(settings.runs_dir), settings.name)
+        self.run = folder.name
+        info = RunInfo(
+            id=folder.name,
+            name=settings.name,
+            kind="score",
+            folder=str(folder),
+            seed=settings.seed,
+            plugins=dict(self._plugins),
+        )
+        (folder / runs.CONFIG).write_text(dump_config(settings), encoding="utf-8")
+        self._store = self._stack.enter_context(RunStore.create(folder, info))
+        self._lines = self._stack.enter_context(self._output.open("wb"))
+
+    def keep(self, result: Scored) -> None:
+        """Write down one result."""
+        assert self._store is not None
+        assert self._lines is not None
+        self.results.append(result)
+        self._store.add_rollout(result.item.rollout, step=0, task=result.item.task)
+        for judgement in result.judgements:
+            self._store.add_judgement(judgement)
+        self._store.add_reward(result.reward, step=0, group_id=result.item.rollout.group_id)
+        row = _row(result, self._settings.output.evidence if self._settings.output else True)
+        self._lines.write(self._adapter.dump_json(row) + b"\n")
+        if self.json:
+            emit(row)
+
+    def finish(self) -> None:
+        """Say that the run is done."""
+        folder = Path(self._settings.runs_dir) / self.run
+        (folder / runs.OUTCOME).write_text(RunOutcome(status="done", steps=0).model_dump_json(), encoding="utf-8")
+
+
 async def _judge(
-    settings: ScoreConfig,
-    answers: Answers,
-    registry: Registry,
-    context: Any,
-    store: RunStore,
-    output: Path,
-    json_: bool,
-) -> list[Scored]:
-    results: list[Scored] = []
-    evidence = settings.output.evidence if settings.output else True
-    adapter = TypeAdapter(dict[str, Any])
-    with (
-        output.open("wb") as lines,
-        RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[counts]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=json_ or not sys.stderr.isatty(),
-        ) as bar,
-    ):
+    settings: ScoreConfig, answers: Answers, registry: Registry, context: BuildContext, records: _Records
+) -> None:
+    with RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[counts]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=records.json or not sys.stderr.isatty(),
+    ) as bar:
         progress = bar.add_task("judged", total=len(answers.items), counts="")
 
         def keep(result: Scored) -> None:
-            results.append(result)
-            store.add_rollout(result.item.rollout, step=0, task=result.item.task)
-            for judgement in result.judgements:
-                store.add_judgement(judgement)
-            store.add_reward(result.reward, step=0, group_id=result.item.rollout.group_id)
-            row = _row(result, evidence)
-            lines.write(adapter.dump_json(row) + b"\n")
-            if json_:
-                emit(row)
+            records.keep(result)
             bar.update(progress, advance=1)
 
         await score_items(
-            answers.items, settings.rewards, keep, registry=registry, context=context, judging=settings.judging
+            answers.items,
+            settings.rewards,
+            keep,
+            registry=registry,
+            context=context,
+            judging=settings.judging,
+            on_open=records.open,
+            where=answers.path,
         )
-    return results
+    records.finish()
 
 
 def _row(result: Scored, evidence: bool) -> dict[str, Any]:
@@ -274,6 +310,11 @@ def _print(results: Sequence[Scored], seconds: float) -> None:
     masked = len(results) - len(values)
     mean = f"{sum(values) / len(values):.3f}" if values else "none"
     say(f"reward {mean} over {len(values):,} rows ({masked:,} masked); {len(results) / max(seconds, 1e-9):,.0f} rows/s")
+
+
+def _run_name(data: str) -> str:
+    """A name for the run of a data file: the file's own, with `-` for what a name may not have."""
+    return re.sub(r"[^\w.+-]+", "-", Path(_stem(data)).name).lstrip(".+-") or "score"
 
 
 def _stem(path: str) -> str:

@@ -1,6 +1,7 @@
 """`assay show`: a run in words, or one reward explained down to its evidence."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ from assay.cli.output import emit, say, table
 from assay.contracts import Judgement
 from assay.reports.fit import evaluation_sentence
 from assay.reports.metrics import interval_of
-from assay.reports.statistics import tally
+from assay.reports.statistics import Tally, tally
 from assay.reports.text import one_line, visible
 from assay.store import RunStore
 
@@ -82,8 +83,16 @@ def _summary(store: RunStore, folder: Path, json_: bool) -> int:
             say(f"{name} step {line['step']}: reward {mean} ({counts})")
     for name, counts in by_source.items():
         say(f"source {name}: {counts}")
-    say(f"{store.count_rollouts():,} rollouts.  Next: assay show {store.info.id} --status failed")
+    say(f"{store.count_rollouts():,} rollouts.  Next: {_next(store.info.id, by_source)}")
     return 0
+
+
+def _next(run: str, by_source: Mapping[str, Tally]) -> str:
+    """The command that looks closer: at what failed, else at what was abstained on, else at the scored."""
+    for status in ("failed", "abstained"):
+        if any(getattr(counts, status) for counts in by_source.values()):
+            return f"assay show {run} --status {status}"
+    return f"assay show {run} --status scored"
 
 
 def _by_source(store: RunStore) -> dict[str, list[Judgement]]:

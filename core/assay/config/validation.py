@@ -20,11 +20,16 @@ def validate(model: type[M], data: Mapping[str, Any], *, where: str) -> M:
 
 def explain(error: ValidationError, model: type[BaseModel], *, where: str) -> str:
     """The sentences for a `ValidationError` of `model`."""
-    details = error.errors(include_url=False)
+    details = [detail for detail in error.errors(include_url=False) if not _follows_another(detail)]
     sentences = [_sentence(detail, model, where) for detail in details[:3]]
     if len(details) > len(sentences):
         sentences.append(f"and {len(details) - len(sentences)} more")
     return "\n".join(sentences)
+
+
+def _follows_another(detail: Any) -> bool:
+    """Whether a list is called too short only because each of its elements is wrong, which is said already."""
+    return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _sentence(detail: Any, model: type[BaseModel], where: str) -> str:
@@ -43,7 +48,20 @@ def _sentence(detail: Any, model: type[BaseModel], where: str) -> str:
     if kind == "value_error":
         return f"{place}: {message}"
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    if kind in _SHAPES:
+        example = f"; write {_SHAPES[kind].format(found)}" if _names_a_part(model, location, found) else ""
+        return f"{place}: expected {'a list' if kind in _LISTS else 'a table'}; found {shown}{example}"
     return f"{place}: {message[:1].lower()}{message[1:]}; found {shown}"
+
+
+_LISTS = frozenset({"list_type", "tuple_type"})
+_SHAPES = dict.fromkeys(_LISTS, '[{{ use = "{}" }}]') | dict.fromkeys(("model_type", "dict_type"), '{{ use = "{}" }}')
+"""Complaints about text where a list or a table is wanted, and how that would name the part that the text names."""
+
+
+def _names_a_part(model: type[BaseModel], location: tuple[str, ...], found: object) -> bool:
+    """Whether a short text stands where parts are chosen by `use`."""
+    return isinstance(found, str) and found.isprintable() and len(found) < 60 and "use" in _keys(model, location)
 
 
 def _is_tag(part: object) -> bool:
