@@ -3,29 +3,28 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay import BuildContext, Message, Reward, Rollout, Task, Turn
+from assay import BuildContext, Message, Reward, Rollout, Task, Turn, Verdict
 from assay.cli import main
 from assay.config.rewards import SourceEntry
-from assay.contracts import RunInfo
+from assay.contracts import Judgement, RunInfo
 from assay.registry import Registry
 from assay.reports.audit import (
-    Answer,
     Bench,
-    Outcome,
     as_label,
     audit_against,
     audit_data,
     audit_labels,
     confusion_row,
-    gold_text,
     neighbours,
 )
+from assay.reports.differences import Answer, Outcome, gold_text
 from assay.reports.page import Page, Section, write_page
 from assay.reports.suspects import Judged, drift, find_suspects, suspect_sections
 from assay.store import RunStore
@@ -278,6 +277,71 @@ def test_audit_of_a_run_lists_suspects(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["audit", str(folder)]) == 0
     assert "repeats itself" in capsys.readouterr().out
     assert "repeats itself" in (folder / "audit.html").read_text("utf-8")
+
+
+def run_of_two_sources(folder: Path) -> None:
+    """A run whose source `exact` is right and whose source `graded` differs from it by more and less."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('kind = "rlvr"\n', "utf-8")
+    with RunStore.create(folder, RunInfo(id=folder.name, name="two", kind="rlvr", folder=str(folder), seed=0)) as store:
+        rows = [("blue", 1.0, 1.0), ("red", 0.0, 0.25), ("sky blue", 0.0, 1.0), ("azure", 0.0, 0.5), ("", 0.0, None)]
+        for index, (text, right, graded) in enumerate(rows):
+            entry = judged(1, f"r{index}", text, right)
+            rollout = entry.rollout
+            store.add_rollout(rollout, step=1, task=task(rollout.task_id, "blue"))
+            verdicts = {"exact": Verdict.score(right), "length": Verdict.score(-0.5 - index)}
+            verdicts["graded"] = Verdict.abstain("silent", fault="ours") if graded is None else Verdict.score(graded)
+            for source, verdict in verdicts.items():
+                store.add_judgement(
+                    Judgement(
+                        source=source,
+                        version="1",
+                        options_hash="o",
+                        input_hash=f"i{index}",
+                        rollout_id=rollout.id,
+                        task_id=rollout.task_id,
+                        verdict=verdict,
+                        started_at=datetime.now(UTC),
+                        latency_s=0.0,
+                    )
+                )
+
+
+def test_audit_of_a_run_with_two_sources_lists_the_largest_difference_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_of_two_sources(tmp_path / "runs" / "two-1a2b")
+    assert main(["audit", str(tmp_path / "runs" / "two-1a2b"), "--json"]) == 0
+    sections = {section["title"]: section for section in json.loads(capsys.readouterr().out)["sections"]}
+    table = sections["exact (down) and graded (across)"]
+    assert {first: rest for first, *rest in (row.values() for row in table["rows"])} == {
+        "accepted": ["1", "0", "0", "0"],
+        "rejected": ["2", "1", "0", "1"],
+        "abstained": ["0", "0", "0", "0"],
+        "not judged": ["0", "0", "0", "0"],
+    }
+    assert "of 4 answers that both scored, they agree on 2" in table["notes"][0]
+    assert [[*row.values()][:3] for row in sections["the largest differences"]["rows"]] == [
+        ["r2", "0", "1"],
+        ["r3", "0", "0.5"],
+        ["r1", "0", "0.25"],
+    ]
+    assert sections["not compared"]["notes"] == ["on another scale than 0 to 1: length"]
+
+
+def test_audit_of_a_run_asks_a_named_source_and_a_second_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "two-1a2b"
+    run_of_two_sources(run)
+    assert main(["audit", str(run), "-r", "exact", "--against", "token-f1"]) == 0
+    printed = capsys.readouterr().out
+    assert "the gold is accepted: holds" in printed
+    assert "exact (down) and token-f1 (across)" in printed
+    assert main(["audit", str(run), "-r", "exakt"]) == 2
+    assert "Did you mean 'exact'?" in capsys.readouterr().err
+    assert main(["audit", str(run), "--against", "exact"]) == 2
+    assert "needs a first source" in capsys.readouterr().err
 
 
 def test_a_page_escapes_what_a_model_wrote(tmp_path: Path) -> None:

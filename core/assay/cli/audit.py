@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
@@ -16,13 +16,15 @@ from assay.contracts import Message, Task
 from assay.errors import ConfigError
 from assay.preflight import check_rewards, make_context
 from assay.registry import Registry
-from assay.reports.audit import Answer, Bench, as_label, audit_against, audit_data, audit_labels
+from assay.reports.audit import Bench, as_label, audit_against, audit_data, audit_labels
+from assay.reports.differences import Answer, recorded_differences
 from assay.reports.page import Page, Section, write_page
 from assay.reports.suspects import Judged, suspect_sections
 from assay.rows import BadRowError, Row, column, first_known, read_rows, text_column
 from assay.scoring import PROMPTS, REFERENCES, RESPONSES, parse_reward
 from assay.store import RunStore
 
+T = TypeVar("T")
 LABELS = ("label", "correct", "is_correct", "expected")
 
 
@@ -49,7 +51,8 @@ def audit(
 
     Args:
         data: A JSONL file, or a run (folder, name, short id, or `latest`).
-        reward: The reward source under audit, NAME or FILE.py:FUNCTION; not needed for a run.
+        reward: The reward source under audit, NAME or FILE.py:FUNCTION. Of a run it is asked about the run's own
+            answers; without it the run is looked at as it was judged.
         against: A second source; where both differ is listed, the largest difference first.
         sample: Look at so many rows, drawn by the seed; default all.
         prompt: Column of the prompt.
@@ -66,15 +69,14 @@ def audit(
     """
     path = Path(data)
     if path.is_dir() or not (path.is_file() or path.suffix in (".jsonl", ".json", ".gz")):
-        page, target = _run_page(data, runs_dir)
+        judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
+        page, target = _run_page(data, runs_dir, reward, against, sample, judging, seed)
     else:
         if reward is None:
             raise ConfigError(f"assay audit: no reward source is named; write: assay audit {data} -r NAME")
         columns = ScoreData(path=data, prompt=prompt, response=response, reference=reference)
         answers, golds_only = read_labelled(columns, label=label, kind=kind)
-        if sample is not None and sample < len(answers):
-            chosen = random.Random(seed).sample(range(len(answers)), sample)  # noqa: S311 # a sample, not a secret
-            answers = [answers[index] for index in sorted(chosen)]
+        answers = _sampled(answers, sample, seed)
         judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
         page = asyncio.run(_data_page(data, answers, golds_only, reward, against, judging, seed))
         target = Path(f"{data.removesuffix('.gz').removesuffix('.jsonl').removesuffix('.json')}.audit.html")
@@ -173,13 +175,38 @@ async def _data_page(
     return Page(f"audit of {reward} on {data}", tuple(sections), facts)
 
 
-def _run_page(name: str, runs_dir: Path) -> tuple[Page, Path]:
+def _sampled(rows: list[T], sample: int | None, seed: int) -> list[T]:
+    """So many of the rows in their order, drawn by the seed; all of them without a number."""
+    if sample is None or sample >= len(rows):
+        return rows
+    chosen = random.Random(seed).sample(range(len(rows)), sample)  # noqa: S311 # a sample, not a secret
+    return [rows[index] for index in sorted(chosen)]
+
+
+def _run_page(
+    name: str,
+    runs_dir: Path,
+    reward: str | None,
+    against: str | None,
+    sample: int | None,
+    judging: JudgingConfig,
+    seed: int,
+) -> tuple[Page, Path]:
+    """Suspects and differences of a run as it was judged; with `reward`, that source on the run's tasks and answers."""
+    if against is not None and reward is None:
+        raise ConfigError(f"assay audit: --against {against} needs a first source; write: -r NAME --against {against}")
     folder = runs.find_run(name, runs_dir)
     with RunStore.open(folder, read_only=True) as store:
-        entries = [Judged(entry.step, entry.task, entry.rollout, entry.reward) for entry in store.rollouts()]
+        entries = _sampled(list(store.rollouts()), sample, seed)
         info = store.info
-    sections = suspect_sections(entries, list(runs.read_lines(folder / runs.EVALUATIONS)))
+    answers = [Answer(e.task, e.rollout.text, rollout=e.rollout.id) for e in entries]
+    judged = [Judged(entry.step, entry.task, entry.rollout, entry.reward) for entry in entries]
+    sections = recorded_differences(answers, [entry.judgements for entry in entries])
+    sections += suspect_sections(judged, list(runs.read_lines(folder / runs.EVALUATIONS)))
     facts = {"run": info.id, "kind": info.kind, "rollouts": f"{len(entries):,}"}
+    if reward is not None and answers:
+        page = asyncio.run(_data_page(info.id, answers, False, reward, against, judging, seed))
+        sections, facts = [*page.sections, *sections], {**facts, **page.facts}
     return Page(f"audit of run {info.id}", tuple(sections), facts), folder / "audit.html"
 
 

@@ -7,19 +7,29 @@ number: it stands in columns of its own, and only the candidate's own fault coun
 """
 
 import asyncio
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from assay.component import BuildContext
 from assay.config.rewards import JudgingConfig, RewardEntry
-from assay.contracts import Candidate, Judgement, Rollout, Status, Task, Turn
-from assay.contracts.verdict import Fault
+from assay.contracts import Candidate, Judgement, Rollout, Task, Turn
 from assay.errors import ConfigError
 from assay.judging import open_panel
 from assay.registry import Registry
+from assay.reports.differences import (
+    EXAMPLES,
+    Answer,
+    Outcome,
+    Said,
+    differences,
+    gold_text,
+    is_accepted,
+    is_ours,
+    more,
+    verdict_class,
+)
 from assay.reports.page import Section, section_rows
 from assay.reports.statistics import wilson
 from assay.reports.text import one_line
@@ -27,31 +37,6 @@ from assay.reports.text import one_line
 WRAPPERS = {"as it is": "{}", "in a phrase": "The answer is {}", "in a box": "\\boxed{{{}}}"}
 """How a gold is offered as a response; a verifier need accept one of them."""
 _AT_ONCE = 256
-_EXAMPLES = 20
-
-
-class Outcome(NamedTuple):
-    """What the verifier under audit said of one response."""
-
-    status: Status
-    value: float | None
-    reason: str | None
-    fault: Fault | None
-    evidence: str
-
-    @property
-    def said(self) -> str:
-        """In a few words."""
-        return f"{self.value:g}" if self.value is not None else f"{self.status}: {self.reason}"
-
-
-class Answer(NamedTuple):
-    """One response to a task, with a label where somebody gave one."""
-
-    task: Task
-    text: str
-    label: bool | None = None
-    kind: str = ""
 
 
 class Bench:
@@ -174,7 +159,7 @@ async def audit_labels(bench: Bench, answers: Sequence[Answer]) -> list[Section]
     wrong = [
         (answer, outcome)
         for answer, outcome in pairs
-        if answer.label is not None and not _is_ours(outcome) and is_accepted(outcome, bench.middle) != answer.label
+        if answer.label is not None and not is_ours(outcome) and is_accepted(outcome, bench.middle) != answer.label
     ]
     wrong.sort(key=lambda pair: pair[0].label is True)
     return [
@@ -182,52 +167,17 @@ async def audit_labels(bench: Bench, answers: Sequence[Answer]) -> list[Section]
         Section(
             "where verifier and label differ, false positives first",
             ("row", "kind", "label", "verdict", "gold", "answer", "evidence"),
-            tuple(_example(answer, outcome) for answer, outcome in wrong[:_EXAMPLES]),
-            _more(len(wrong)),
+            tuple(_example(answer, outcome) for answer, outcome in wrong[:EXAMPLES]),
+            more(len(wrong)),
         ),
     ]
 
 
 async def audit_against(bench: Bench, other: Bench, answers: Sequence[Answer]) -> list[Section]:
-    """Where two verifiers differ, the largest difference first; one-sided abstentions are counted apart."""
+    """Where two verifiers differ, the largest difference first."""
     pairs = [(answer.task, answer.text) for answer in answers]
-    ours, theirs = await bench.judge(pairs), await other.judge(pairs)
-    counts: Counter[tuple[str, str]] = Counter()
-    differing: list[tuple[float, Answer, Outcome, Outcome]] = []
-    for answer, a, b in zip(answers, ours, theirs, strict=True):
-        counts[verdict_class(a, bench.middle), verdict_class(b, other.middle)] += 1
-        if a.value is not None and b.value is not None and a.value != b.value:
-            differing.append((abs(a.value - b.value), answer, a, b))
-    differing.sort(key=lambda item: -item[0])
-    classes = ("accepted", "rejected", "abstained", "not judged")
-    table = [[first, *(counts[first, second] for second in classes)] for first in classes]
-    both = sum(counts[a, b] for a in classes[:2] for b in classes[:2])
-    same = counts["accepted", "accepted"] + counts["rejected", "rejected"]
-    note = f"of {both} answers that both scored, they agree on {same}" if both else "no answer was scored by both"
-    if both:
-        note += f": {wilson(same, both)}"
-    return [
-        Section(f"{bench.name} (down) and {other.name} (across)", ("", *classes), section_rows(table), (note,)),
-        Section(
-            "the largest differences",
-            ("row", bench.name, other.name, "gold", "answer"),
-            section_rows(
-                [
-                    (answer.task.id, a.said, b.said, one_line(gold_text(answer.task), 60), one_line(answer.text, 120))
-                    for _, answer, a, b in differing[:_EXAMPLES]
-                ]
-            ),
-            _more(len(differing)),
-        ),
-    ]
-
-
-def gold_text(task: Task) -> str:
-    """The reference as a response would write it: text as it is, the first of several, anything else as JSON."""
-    reference = task.reference
-    if isinstance(reference, list) and reference and all(isinstance(item, str) for item in reference):
-        return str(reference[0])
-    return reference if isinstance(reference, str) else json.dumps(reference, ensure_ascii=False)
+    first = Said(bench.name, await bench.judge(pairs), bench.middle)
+    return differences(answers, first, Said(other.name, await other.judge(pairs), other.middle))
 
 
 def neighbours(tasks: Sequence[Task]) -> list[tuple[Task, str]]:
@@ -243,18 +193,6 @@ def neighbours(tasks: Sequence[Task]) -> list[tuple[Task, str]]:
         if other is not None:
             found.append((task, other))
     return found
-
-
-def is_accepted(outcome: Outcome, middle: float) -> bool:
-    """Whether an answer counts as right."""
-    return outcome.value is not None and outcome.value >= middle
-
-
-def verdict_class(outcome: Outcome, middle: float) -> str:
-    """`accepted`, `rejected`, `abstained` (the candidate's fault) or `not judged` (ours)."""
-    if outcome.value is not None:
-        return "accepted" if is_accepted(outcome, middle) else "rejected"
-    return "not judged" if _is_ours(outcome) else "abstained"
 
 
 def confusion_row(kind: str, pairs: Sequence[tuple[Answer, Outcome]], middle: float) -> list[str]:
@@ -278,8 +216,8 @@ def confusion_row(kind: str, pairs: Sequence[tuple[Answer, Outcome]], middle: fl
 
 
 def _unreadable(unreadable: Sequence[tuple[Task, str]], count: int) -> Section:
-    rows = section_rows([(task.id, one_line(gold_text(task), 80), problem) for task, problem in unreadable[:_EXAMPLES]])
-    notes = (f"{len(unreadable)} of {count} golds cannot be read; they are left out below.", *_more(len(unreadable)))
+    rows = section_rows([(task.id, one_line(gold_text(task), 80), problem) for task, problem in unreadable[:EXAMPLES]])
+    notes = (f"{len(unreadable)} of {count} golds cannot be read; they are left out below.", *more(len(unreadable)))
     return Section("golds can be read", ("row", "gold", "problem"), rows, notes, good=not unreadable)
 
 
@@ -288,8 +226,8 @@ def _golds(
 ) -> Section:
     missed = [task for task in tasks if task.id not in accepted]
     rates = ", ".join(f"{name} {wilson(by_wrapper.get(name, 0), len(tasks))}" for name in WRAPPERS)
-    rows = [(task.id, one_line(gold_text(task), 80), said.get(task.id, "")) for task in missed[:_EXAMPLES]]
-    notes = (f"{len(tasks) - len(missed)} of {len(tasks)} golds are accepted ({rates}).", *_more(len(missed)))
+    rows = [(task.id, one_line(gold_text(task), 80), said.get(task.id, "")) for task in missed[:EXAMPLES]]
+    notes = (f"{len(tasks) - len(missed)} of {len(tasks)} golds are accepted ({rates}).", *more(len(missed)))
     return Section("the gold is accepted", ("row", "gold", "verdict"), section_rows(rows), notes, good=not missed)
 
 
@@ -301,8 +239,8 @@ async def _never(bench: Bench, title: str, pairs: Sequence[tuple[Task, str]]) ->
         if is_accepted(outcome, bench.middle)
     ]
     columns = ("row", "gold", "answer", "verdict", "evidence")
-    notes = (f"{len(accepted)} of {len(pairs)} are accepted.", *_more(len(accepted)))
-    return Section(title, columns, section_rows(accepted[:_EXAMPLES]), notes, good=not accepted)
+    notes = (f"{len(accepted)} of {len(pairs)} are accepted.", *more(len(accepted)))
+    return Section(title, columns, section_rows(accepted[:EXAMPLES]), notes, good=not accepted)
 
 
 async def _agreement(bench: Bench, pairs: Sequence[tuple[Task, str]]) -> Section:
@@ -314,7 +252,7 @@ async def _agreement(bench: Bench, pairs: Sequence[tuple[Task, str]]) -> Section
     ]
     notes = (f"{len(differing)} of {len(pairs)} answers were judged differently in three runs.",)
     columns = ("row", "run 1", "run 2", "run 3")
-    rows = section_rows(differing[:_EXAMPLES])
+    rows = section_rows(differing[:EXAMPLES])
     return Section("three runs agree", columns, rows, notes, good=not differing)
 
 
@@ -328,14 +266,6 @@ def _example(answer: Answer, outcome: Outcome) -> tuple[str, ...]:
         one_line(answer.text[-400:], 160),
         one_line(outcome.evidence, 160),
     )
-
-
-def _is_ours(outcome: Outcome) -> bool:
-    return outcome.status != "scored" and outcome.fault == "ours"
-
-
-def _more(count: int) -> tuple[str, ...]:
-    return (f"{count - _EXAMPLES} more are not shown.",) if count > _EXAMPLES else ()
 
 
 def _content(text: str) -> tuple[str, ...]:
