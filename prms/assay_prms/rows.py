@@ -79,8 +79,12 @@ class StepRow(Options):
 
     @property
     def first_error(self) -> int | None:
-        """0-based index of the first step labelled below one half, or None."""
-        return next((k for k, s in enumerate(self.labels) if s.soft is not None and s.soft < 0.5), None)
+        """0-based index of the first step labelled below one half, or None.
+
+        A label decides before its counts: 2 right continuations of 16 are the evidence behind a step called right.
+        """
+        known = [step.soft if step.label is None else step.label for step in self.labels]
+        return next((k for k, value in enumerate(known) if value is not None and value < 0.5), None)
 
     @property
     def problem_hash(self) -> str:

@@ -88,6 +88,11 @@ def _solution(row: Row, path: str, splitter: SplitterOptions, columns: Columns) 
 
 def _steps(row: Row, path: str, splitter: SplitterOptions, response: str | None) -> tuple[str, tuple[Piece, ...]]:
     where = f"{path}:{row.line}"
+    if response is None and STEPS not in row.data:
+        have = ", ".join(row.data) or "no columns"
+        raise BadRowError(
+            f"{where}: no column holds the solution; this row has {have}. Name it with --response", row.line
+        )
     if response is None:
         steps: Any = column(row, STEPS, path=path)
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
