@@ -3,8 +3,9 @@
     python tests/benchmarks/judging_overlap.py [--steps 6] [--sample-s 2] [--train-s 2]
 
 64 rollouts a step stream in over `sample-s`; one source takes 1, 10 or 100 ms per rollout, four at once; an update
-takes `train-s`. One JSON line per cost and staleness: seconds per step (first step left out) and their ratio to the
-ideal: max(sample, judge) + train where stages take turns (staleness 0), max(sample, judge, train) where they overlap.
+takes `train-s`. One JSON line per cost and staleness: seconds per step (first step left out), their ratio to the
+ideal (max(sample, judge) + train where stages take turns, staleness 0; max(sample, judge, train) where they overlap),
+and the share of judging that other stages hid. `judging_overlap_parts.py` does the same with real parts.
 """
 
 import argparse
@@ -91,6 +92,12 @@ class Forgetful:
         """Nothing."""
 
 
+def offer_source(folder: str) -> None:
+    """Make the module with the timed source importable from `folder`."""
+    (Path(folder) / "overlap_source.py").write_text(SOURCE, encoding="utf-8")
+    sys.path.insert(0, folder)
+
+
 async def measure(cost_s: float, staleness: int, steps: int, sample_s: float, train_s: float) -> dict[str, float]:
     """The figures of one setting."""
     count = GROUPS * SIZE
@@ -104,6 +111,12 @@ async def measure(cost_s: float, staleness: int, steps: int, sample_s: float, tr
     engine = ScriptedEngine(lambda request, version: f"{request.id} {version}", delay_s=delay)
     entries = TypeAdapter(tuple[RewardEntry, ...]).validate_python([{"use": "slow", "cost_s": cost_s}])
     ends: list[float] = []
+    hidden: list[float] = []
+
+    def after_step(report: StepReport) -> None:
+        ends.append(time.monotonic())
+        hidden.append(report.metrics["judge_hidden"])
+
     settings = LoopSettings(
         steps=steps, groups_per_step=GROUPS, group_size=SIZE, sampling=Sampling(), max_staleness=staleness
     )
@@ -115,7 +128,7 @@ async def measure(cost_s: float, staleness: int, steps: int, sample_s: float, tr
             judge=panel,
             learner=Learner(train_s),
             journal=Forgetful(),
-            hooks=LoopHooks(after_step=lambda _: ends.append(time.monotonic())),
+            hooks=LoopHooks(after_step=after_step),
         )
         await loop.run()
     judge_s = count * cost_s / CONCURRENCY
@@ -127,6 +140,7 @@ async def measure(cost_s: float, staleness: int, steps: int, sample_s: float, tr
         "step_s": round(step_s, 3),
         "ideal_s": round(ideal_s, 3),
         "ratio": round(step_s / ideal_s, 3),
+        "judge_hidden": round(sum(hidden[1:]) / (len(hidden) - 1), 3),
     }
 
 
@@ -138,8 +152,7 @@ def main() -> None:
     parser.add_argument("--train-s", type=float, default=2.0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "overlap_source.py").write_text(SOURCE, encoding="utf-8")
-        sys.path.insert(0, folder)
+        offer_source(folder)
         for staleness in (0, 1):
             for cost_s in (0.001, 0.01, 0.1):
                 load = os.getloadavg()

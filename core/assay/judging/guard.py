@@ -23,8 +23,7 @@ from assay.judging import rebuild
 from assay.judging.answers import ContractError, checked_batch, checked_verdict, outside
 from assay.judging.capture import judging_context, shortened
 from assay.judging.health import backoff_s
-from assay.judging.pool import Pool
-from assay.judging.tracked import Answer, ProgramKey
+from assay.judging.tracked import Answer, CallPool, ProgramKey
 from assay.judging.worker import describe
 from assay.protocols import RewardSource
 from assay.verifier import FunctionSource
@@ -280,7 +279,7 @@ def _broken(error: BaseException, output: str, latency_s: float) -> _CallError:
 class ProcessGuard(_Retrying):
     """Guards a source that runs in killable worker processes."""
 
-    def __init__(self, pool: Pool, key: ProgramKey, limits: Limits, random_source: random.Random) -> None:
+    def __init__(self, pool: CallPool, key: ProgramKey, limits: Limits, random_source: random.Random) -> None:
         """Judge with the program `key` of `pool` under `limits`."""
         super().__init__(limits, random_source)
         self.pool = pool

@@ -257,7 +257,13 @@ class Panel:
 
     # ---- building ----
 
+    @property
+    def _spreads(self) -> bool:
+        return self._pool is not None and self._pool.pool.spreads
+
     def _new_pool(self) -> WorkerPool:
+        if self.judging.ray is not None:
+            raise ConfigError("judging.ray: only `assay train` and `assay score` judge on a cluster; remove it here")
         return WorkerPool(self.judging.workers, start_timeout_s=self.judging.start_timeout_s)
 
     def _source_entries(self) -> Iterator[tuple[str, SourceEntry]]:
@@ -276,7 +282,8 @@ class Panel:
                 return source
         label = self._free_label(entry.name)
         generator = random.Random(f"{self._context.seed}{label}")  # noqa: S311 # jitter, not a secret
-        if component.isolation == "process":
+        in_workers = component.isolation == "process" or (component.spreads and self._spreads)
+        if in_workers:
             limits, guard, more = await self._open_process(where, label, origin.module, entry.use, options, generator)
         else:
             part: RewardSource = build(
@@ -301,7 +308,7 @@ class Panel:
             observe=self._observe,
             recall=self._recall,
             device=device,
-            takes_batches=component.isolation != "process",
+            takes_batches=not in_workers,
         )
         self._sources[label] = source
         return source
@@ -330,6 +337,8 @@ class Panel:
                 f"{where}: reward source {name!r} cannot be built: {str(error).removeprefix('ConfigError: ')}"
             ) from error
         limits = self._limits(Limits.model_validate(facts["limits"]))
+        if limits.concurrency == Limits.model_fields["concurrency"].default:  # nothing was asked for: as many as run
+            limits = limits.model_copy(update={"concurrency": max(limits.concurrency, pool.size)})
         guard = ProcessGuard(pool, key, limits, generator)
         if facts["checks_tasks"]:
             self._checkers[label] = guard.check_task

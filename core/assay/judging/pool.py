@@ -28,6 +28,9 @@ from assay.judging.tracked import Answer, Call, Program, ProgramKey
 class Pool:
     """Runs calls of named programs in worker processes; see the module's guarantees."""
 
+    spreads: bool = False
+    """Its workers share this machine's cores."""
+
     def __init__(
         self, size: int, *, start_timeout_s: float = 60.0, preload: Sequence[str] = ("assay.judging.rebuild",)
     ) -> None:

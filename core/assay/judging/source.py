@@ -118,7 +118,8 @@ class Statistics:
 class Source:
     """Judges candidates with one source; every candidate gets exactly one judgement.
 
-    Equal content is judged once, also while the first is still under way. Raises `JudgingError` only where the policy
+    Equal content is judged once, also while the first is still under way, unless the source gives step scores: a
+    decision is shared, spans never are. Raises `JudgingError` only where the policy
     says that the run shall stop.
     """
 
@@ -151,6 +152,7 @@ class Source:
         self._cache = cache
         self._caching = policy.cache and limits.deterministic and limits.scope == "rollout"
         self._flying: dict[str, asyncio.Future[Judged | None]] = {}
+        self._gives_steps = False
         self._device = device
         self._batcher: Batcher[_Waiting] | None = None
         if limits.scope == "rollout" and (device is not None or (takes_batches and limits.max_batch > 1)):
@@ -182,11 +184,11 @@ class Source:
             return self._record(candidate, key, started_at, self._mask())
         if not self._caching:
             return self._record(candidate, key, started_at, (await self._judge([candidate]))[0])
-        while flying := self._flying.get(key):
+        while flying := self._flying.get(self._sharing(candidate, key)):
             shared = await asyncio.shield(flying)
             if shared is not None:
                 return self._record(candidate, key, started_at, shared, cached=True)
-        known = self._cache.get(self.identity.fingerprint, key)
+        known = self._cache.get(self.identity.fingerprint, self._sharing(candidate, key))
         if known is not None:
             return self._record(candidate, key, started_at, Judged(known), cached=True)
         return self._record(candidate, key, started_at, await self._lead(candidate, key))
@@ -223,19 +225,27 @@ class Source:
 
     # ---- one execution per content ----
 
+    def _sharing(self, candidate: Candidate, key: str) -> str:
+        """Who shares a verdict: equal contents share a decision; spans stay with the rollout that they speak of."""
+        return f"{key} {candidate.rollout.id}" if self._gives_steps else key
+
     async def _lead(self, candidate: Candidate, key: str) -> Judged:
         """Judge, and let everybody who comes with the same content meanwhile share the verdict."""
         future: asyncio.Future[Judged | None] = asyncio.get_running_loop().create_future()
-        self._flying[key] = future
-        judged = None
+        name = self._sharing(candidate, key)
+        self._flying[name] = future
+        shared = None
         try:
             judged = (await self._judge([candidate]))[0]
-            self._cache.put(self.identity.fingerprint, key, judged.verdict)
+            self._gives_steps = self._gives_steps or bool(judged.verdict.steps)
+            self._cache.put(self.identity.fingerprint, self._sharing(candidate, key), judged.verdict)
+            shared = judged if self._sharing(candidate, key) == name else None
             return judged
         finally:
-            # Followers do not share a cancellation that was meant for this caller only: given None they start over.
-            del self._flying[key]
-            future.set_result(judged)
+            # Followers share neither a cancellation that was meant for this caller nor spans: given None they start
+            # over.
+            del self._flying[name]
+            future.set_result(shared)
 
     # ---- calls ----
 

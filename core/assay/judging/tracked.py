@@ -4,11 +4,11 @@ import contextlib
 import json
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import JsonValue
 
@@ -51,6 +51,40 @@ class Answer:
     def value(self) -> JsonValue:
         """The returned value where the status is `ok`, else None."""
         return json.loads(self.body) if self.status == "ok" else None
+
+
+class CallPool(Protocol):
+    """What runs calls of named programs: the pool of this machine, or one on a cluster."""
+
+    size: int
+    """Calls at once."""
+
+    @property
+    def spreads(self) -> bool:
+        """Whether its workers are on other machines too, so that whatever may be judged there should be."""
+        ...
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often what happened to workers."""
+        ...
+
+    @property
+    def queue_length(self) -> int:
+        """Calls that wait."""
+        ...
+
+    def submit(self, key: ProgramKey, payload: bytes, limits: ResourceLimits) -> "Future[Answer]":
+        """The answer to come; cancelling the future ends the item."""
+        ...
+
+    def open(self, key: ProgramKey) -> "Future[Mapping[str, Any]]":
+        """The program's facts; the future raises `JudgingError` with the cause when it cannot be loaded."""
+        ...
+
+    def close(self) -> None:
+        """End every worker with everything below it."""
+        ...
 
 
 @dataclass

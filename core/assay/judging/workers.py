@@ -10,15 +10,15 @@ from pydantic import JsonValue
 from assay.contracts import ResourceLimits
 from assay.judging.lending import OpenSandbox, SandboxHost
 from assay.judging.pool import Pool
-from assay.judging.tracked import Answer, ProgramKey
+from assay.judging.tracked import Answer, CallPool, ProgramKey
 
 
 class WorkerPool:
     """A pool of killable worker processes; nothing is started before the first call. Obeys the `Workers` protocol."""
 
-    def __init__(self, size: int | None = None, *, start_timeout_s: float = 60.0) -> None:
-        """At most `size` items at once; default one per core."""
-        self.pool = Pool(size or os.cpu_count() or 1, start_timeout_s=start_timeout_s)
+    def __init__(self, size: int | None = None, *, start_timeout_s: float = 60.0, pool: CallPool | None = None) -> None:
+        """At most `size` items at once, default one per core; or the slots of a `pool` that is made already."""
+        self.pool: CallPool = pool or Pool(size or os.cpu_count() or 1, start_timeout_s=start_timeout_s)
         self._host: SandboxHost | None = None
 
     def lend_sandboxes(self, open_sandbox: OpenSandbox) -> str:

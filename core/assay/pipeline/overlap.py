@@ -24,11 +24,12 @@ class Overlap:
         self.active[phase] -= 1
 
     def take(self, now: float) -> dict[str, float]:
-        """Seconds per phase since the last call, and `judge_hidden`, the hidden share of judging in [0, 1]."""
+        """Seconds per phase since the last call, those of judging alone, and its hidden share in [0, 1]."""
         self._advance(now)
         seconds = {f"{phase}_s": self.busy_s.get(phase, 0.0) for phase in self.active}
         judged = self.busy_s.get("judge", 0.0)
         seconds["judge_hidden"] = 1.0 - self.exposed_s / judged if judged > 0 else 1.0
+        seconds["judge_exposed_s"] = self.exposed_s
         self.busy_s, self.exposed_s = {}, 0.0
         return seconds
 
