@@ -114,6 +114,8 @@ class Component(Generic[C, T]):
     """The extra of the distribution that must be installed, named when an import fails."""
     isolation: Isolation = "process"
     """Where a reward source runs; a third party's default is a killable process."""
+    spreads: bool = False
+    """Whether an inline reward source may also be judged in worker processes; it is where these are on a cluster."""
     facts: dict[str, str] = field(default_factory=dict[str, str])
     """Cells for generated tables (for an optimizer: advantage, ratio, trust region, ...)."""
 

@@ -26,6 +26,7 @@ from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan, check_golds_in_workers, check_unchanged, in_workers, plan_training
 from assay.protocols import Decision, Objective, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
+from assay.remote.workers import cluster_workers
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
 from assay.store import RunStore
@@ -80,6 +81,7 @@ async def atrain(
         plan = plan_training(config, base_dir=folder_of_paths, where=config.name)
         for note in plan.notes:
             emit({"event": "note", "text": note})
+        await stack.enter_async_context(cluster_workers(config.judging, plan.context))
         policy = _load_policy(plan)
         plan.context.policy = policy
         models = _frozen_models(plan, policy)

@@ -20,6 +20,7 @@ from assay.errors import ConfigError
 from assay.judging import open_panel
 from assay.preflight import check_golds, check_golds_in_workers, check_rewards
 from assay.registry import Registry
+from assay.remote.workers import cluster_workers
 from assay.rows import BadRowError, Row, column, first_known, read_rows, text_column
 
 PROMPTS = ("prompt", "problem", "question", "messages")
@@ -177,17 +178,23 @@ async def score_items(
     def observe(candidate: Candidate, judgement: Judgement) -> None:
         judgements.setdefault(candidate.rollout.id, []).append(judgement)
 
-    async with open_panel(rewards, registry=registry, judging=judging, context=context, observe=observe) as panel:
+    async with (
+        cluster_workers(judging, context),
+        open_panel(rewards, registry=registry, judging=judging, context=context, observe=observe) as panel,
+    ):
         context.workers = panel.workers
         await check_golds_in_workers(panel, [item.task for item in items], where=where)
         if on_open is not None:
             on_open()
         pending: deque[tuple[Item, asyncio.Task[Reward]]] = deque()
+        # Sources answer when they can; what is kept stands in the order of `rewards`.
+        place = {label: number for number, label in enumerate(panel.sources)}
 
         async def finish_one() -> None:
             item, task = pending.popleft()
             reward = await task
-            on_scored(Scored(item, reward, tuple(judgements.pop(item.rollout.id, ()))))
+            given = sorted(judgements.pop(item.rollout.id, ()), key=lambda judgement: place[judgement.source])
+            on_scored(Scored(item, reward, tuple(given)))
 
         async with asyncio.TaskGroup() as running:
             for item in items:

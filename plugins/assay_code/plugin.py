@@ -20,6 +20,7 @@ def assay_reward_sources() -> Iterable[Component[Any, RewardSource]]:
             build,
             summary="runs the answer's program against the task's tests in a sandbox",
             isolation="inline",
+            spreads=True,
         )
     ]
 

@@ -9,6 +9,7 @@ from assay import runs
 from assay.cli.output import emit, say
 from assay.cli.progress import FitProgress, Progress
 from assay.config.load import load_config
+from assay.config.rewards import RayConfig
 from assay.config.run import AnyConfig, RlvrConfig, ScoreConfig
 from assay.errors import ConfigError
 
@@ -22,6 +23,7 @@ def train(
     minutes: float | None = None,
     dry_run: bool = False,
     resume: bool = False,
+    ray: str | None = None,
     json_: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """Run a config: reinforcement learning (rlvr), examples (sft, preference), or a reward model (prm).
@@ -33,6 +35,7 @@ def train(
         minutes: Stop after this many minutes, at the end of a step.
         dry_run: Check everything and stop before the first token or update.
         resume: Continue the newest run of this config.
+        ray: Judge on the Ray cluster at this address: auto, local or HOST:PORT.
         json_: One JSON object per line on stdout.
     """
     overrides = dict(_pair(item) for item in set_)
@@ -42,6 +45,8 @@ def train(
         raise ConfigError(
             f"{file}: kind {config.kind!r} is not for `assay train`; use: assay {config.kind} --config {file}"
         )
+    if ray is not None:
+        config = _on_cluster(config, ray)
     folder = _newest(config) if resume else None
     if isinstance(config, RlvrConfig):
         from assay.run import train as run_training  # after the config: a mistake in it is answered at once
@@ -65,6 +70,13 @@ def _pair(item: str) -> tuple[str, str]:
     if not found:
         raise ConfigError(f"--set {item}: no '='; write it as KEY=VALUE, for example --set rewards.0.weight=0.5")
     return key, value
+
+
+def _on_cluster(config: AnyConfig, address: str) -> RlvrConfig:
+    if not isinstance(config, RlvrConfig):
+        raise ConfigError(f"--ray {address}: kind {config.kind!r} judges nothing; leave it out")
+    settings = (config.judging.ray or RayConfig()).model_copy(update={"address": address})
+    return config.model_copy(update={"judging": config.judging.model_copy(update={"ray": settings})})
 
 
 def _newest(config: AnyConfig) -> Path:

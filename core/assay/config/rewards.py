@@ -14,7 +14,7 @@ inside a combination only the sources' own options are given.
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
 OnCandidateFault = Annotated[float, Field(allow_inf_nan=False)] | Literal["mask"] | None
 Combination = Literal["source", "gate", "cascade", "min", "product"]
@@ -207,12 +207,29 @@ def sources(entry: AnyEntry, where: str = "") -> Iterator[tuple[str, SourceEntry
             yield from sources(member, f"{where}.{_combination(entry)}[{index}]")
 
 
+class RayConfig(BaseModel):
+    """A reward pool on a Ray cluster; a text alone is its `address`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    address: str = Field(default="auto", min_length=1)
+    """`auto`: the cluster that this machine belongs to; `local`: one that is started for this run; or `HOST:PORT`."""
+    workers_per_actor: int = Field(default=4, ge=1)
+    """Most of `judging.workers` in one actor; actors are spread over the nodes."""
+    cpus_per_worker: float = Field(default=1.0, ge=0)
+    """CPUs that each worker takes of the cluster for as long as the run lasts; 0 counts nothing."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Further resources of the cluster that each actor takes, for example `{ judging = 1 }`."""
+    lost_after_s: float = Field(default=30.0, gt=0)
+    """An actor that gives no sign of life for this long is ended and replaced."""
+
+
 class JudgingConfig(BaseModel):
     """How candidates are judged, and what happens where that fails."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-    workers: int = Field(default=2, ge=1, le=1024)
+    workers: int = Field(default=2, ge=1, le=16384)
     """Candidates that may be judged at once in killable worker processes."""
     timeout_s: float | None = Field(default=None, gt=0)
     """Wall time of one candidate, for sources in worker processes and inline ones alike; default what each declares."""
@@ -228,6 +245,13 @@ class JudgingConfig(BaseModel):
     """Whether equal inputs to a deterministic source are judged once."""
     start_timeout_s: float = Field(default=60.0, gt=0)
     """How long a worker may take to import and build a source."""
+    ray: RayConfig | None = None
+    """Judge on a Ray cluster: its address, or a table; default on this machine alone."""
+
+    @field_validator("ray", mode="before")
+    @classmethod
+    def _address_alone(cls, ray: Any) -> Any:
+        return {"address": ray} if isinstance(ray, str) else ray
 
 
 def _listed(word: str, members: "tuple[RewardEntry, ...]") -> str:
