@@ -195,12 +195,13 @@ def check_golds(
 
     A source that reads golds offers `check_task(task)`, a sentence for an unreadable one and None otherwise. It is
     asked here where the source runs inline, or where its component's facts say `check_task = "inline"`; the others
-    are asked by `check_golds_in_workers` once they are open.
+    are asked by `check_golds_in_workers` once they are open. `check_task = "never"` is for sources that read no gold
+    and are slow to build (they load a model).
     """
     for entry in rewards:
         for place, source in sources(entry):
             component, options = checked(registry, "reward_source", source.use, source.options, where=place)
-            if component.isolation != "inline" and component.facts.get("check_task") != "inline":
+            if component.facts.get("check_task", component.isolation) != "inline":
                 continue
             check = getattr(component.build(options, context), "check_task", None)
             if check is None:

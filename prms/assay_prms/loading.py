@@ -44,6 +44,9 @@ class RewardModelOptions(Options):
     """Generative models with critique: how many are drawn; None takes what was saved."""
     credit: Credit = "none"
     """What steps are paid: `none` gives scores; `min` resists padding; `sum` and `final` as their names say."""
+    floor: float = Field(default=-20.0, lt=0)
+    """The least raw score (Bradley-Terry, PQM, shares of implicit models). Lower ones count as it, and so do empty and
+    cut-off responses where the entry has no `on_candidate_fault`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of the weights."""
     token_budget: int = Field(default=4096, ge=1)
@@ -69,7 +72,7 @@ def build_reward_model(options: RewardModelOptions, context: BuildContext) -> Re
     spec = read_spec(folder, convention=options.convention, changes=changes)
     scorer = load_scorer(folder, spec, context, dtype=options.dtype, token_budget=options.token_budget)
     return RewardModelSource(
-        scorer, credit=options.credit, max_batch=options.max_batch, timeout_s=options.timeout_s,
+        scorer, credit=options.credit, floor=options.floor, max_batch=options.max_batch, timeout_s=options.timeout_s,
         fingerprint=weights_hash(folder), device=None if context.device == "cpu" else context.device,
     )  # fmt: skip
 

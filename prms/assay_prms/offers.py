@@ -23,6 +23,8 @@ from assay_prms.steps import (
 )
 
 EXTRA = "train"
+NO_GOLDS = {"check_task": "never"}
+"""These sources read no gold; building one only to ask would load its model."""
 
 
 def _head(outputs: int, hidden: int, context: BuildContext) -> Any:
@@ -99,15 +101,15 @@ def sources() -> list[Component[Any, RewardSource]]:
     return [
         Component(
             "reward-model", RewardModelOptions, build_reward_model, "a trained reward model, by its folder",
-            extra=EXTRA, isolation="inline",
+            extra=EXTRA, isolation="inline", facts=NO_GOLDS,
         ),
         Component(
             "generative-verifier", VerifierOptions, build_verifier,
-            "a model behind an engine writes critiques; the share that ends in yes", isolation="inline",
+            "a model behind an engine writes critiques; the share that ends in yes", isolation="inline", facts=NO_GOLDS,
         ),
         Component(
             "prime", PrimeOptions, build_prime,
             "an implicit process reward model that learns inside the loop from verified outcomes", extra=EXTRA,
-            isolation="inline",
+            isolation="inline", facts=NO_GOLDS,
         ),
     ]  # fmt: skip

@@ -100,7 +100,7 @@ class Prime:
             return await asyncio.to_thread(self._judge, batch)
 
     def _judge(self, batch: Sequence[Candidate]) -> list[Verdict]:
-        found = [Verdict.abstain("empty_response")] * len(batch)
+        found = [_nothing("no token was generated")] * len(batch)
         ready = [index for index, candidate in enumerate(batch) if candidate.rollout.turns[-1].token_ids]
         for index, candidate in enumerate(batch):
             if candidate.rollout.turns[-1].token_ids is None:
@@ -144,7 +144,7 @@ class Prime:
             spans = list(step_spans(turn.text, self.options.splitter))
             places = places_of(offsets, spans)
             if not spans or len(set(places)) != len(spans):
-                return Verdict.abstain(f"{len(spans)} steps end in {len(set(places))} tokens")
+                return _nothing(f"{len(spans)} steps end in {len(set(places))} tokens")
             ends = [*places[:-1], len(q) - 1]
         values = [q[end] - (q[ends[number - 1]] if number else 0.0) for number, end in enumerate(ends)]
         steps = tuple(StepScore(span=span, value=value) for span, value in zip(spans, values, strict=True))
@@ -296,6 +296,11 @@ class Prime:
 
     async def aclose(self) -> None:
         """Nothing to close."""
+
+
+def _nothing(why: str) -> Verdict:
+    """No process reward, which is worth 0 beside the outcome; never the lowest number of an unbounded range."""
+    return Verdict.score(0.0, evidence=Evidence(kind="reward_model", summary=f"prime: no step rewards, {why}"))
 
 
 class Lesson(NamedTuple):

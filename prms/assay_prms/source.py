@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CREDIT_TEMPERATURE = 0.1
+FLOOR = -20.0
+"""Least score of a raw model: far below any that training gives, and no such number that it alone decides a batch."""
 
 
 class Judging(Protocol):
@@ -38,6 +40,9 @@ class Judging(Protocol):
 class RewardModelSource:
     """Step scores with spans, and their aggregate; abstains on truncated, empty and unreadable responses.
 
+    Raw scores have no lowest value, but a response that cannot be judged by its own doing must be worth something: they
+    are cut at `floor`, which the panel gives to such a response unless the entry's `on_candidate_fault` says otherwise.
+
     With `credit` other than `none` the steps carry what each is paid and the value is 0, so that what the optimizer
     adds up is the credit and nothing twice; the aggregate is then in the evidence.
     """
@@ -47,6 +52,7 @@ class RewardModelSource:
         scorer: Judging,
         *,
         credit: Credit = "none",
+        floor: float = FLOOR,
         max_batch: int = 64,
         timeout_s: float = 300.0,
         device: str | None = None,
@@ -58,7 +64,8 @@ class RewardModelSource:
         self.credit: Credit = credit
         self.fingerprint = fingerprint
         self.version = version
-        low, high = scorer.spec.value_range
+        self.floor = floor if scorer.spec.is_raw else 0.0
+        low, high = max(scorer.spec.value_range[0], self.floor), scorer.spec.value_range[1]
         if credit != "none":
             low, high = min(low, -1.0), max(high, 1.0)
         if credit == "sum":
@@ -89,14 +96,15 @@ class RewardModelSource:
         if not scores.values or len(scores.values) != len(scores.spans):
             return Verdict.abstain(f"{len(scores.values)} scores for {len(scores.spans)} steps", fault="ours")
         spec = self.scorer.spec
-        whole = aggregate(scores.values, spec.aggregation)
+        scores = scores._replace(values=tuple(max(value, self.floor) for value in scores.values))
+        whole = max(aggregate(scores.values, spec.aggregation), self.floor)
         evidence = self._evidence(scores, whole)
         if self.credit == "none":
             steps = zip(scores.spans, scores.values, strict=True)
             return Verdict.score(
                 whole, steps=tuple(StepScore(span=span, value=value) for span, value in steps), evidence=evidence
             )
-        signed = [2 * value - 1 for value in scores.values] if spec.value_range == (0.0, 1.0) else list(scores.values)
+        signed = list(scores.values) if spec.is_raw else [2 * value - 1 for value in scores.values]
         parts = credit(signed, self.credit, temperature=CREDIT_TEMPERATURE)
         paid = tuple(StepScore(span=span, value=part) for span, part in zip(scores.spans, parts, strict=True))
         return Verdict.score(0.0, steps=paid, evidence=evidence)

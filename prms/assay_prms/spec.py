@@ -82,9 +82,15 @@ class ScorerSpec(Options):
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Lowest and highest score."""
-        raw = self.score == "raw" or (self.kind == "implicit" and self.value == "step")
-        return (-1e9, 1e9) if raw else (0.0, 1.0)
+        """Lowest and highest score of a step and of a response; 1e9 stands for no bound."""
+        if self.is_raw:
+            return -1e9, 1e9
+        return 0.0, 1e9 if self.aggregation == "sum" else 1.0
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether scores only rank: they are no probabilities."""
+        return self.score == "raw" or (self.kind == "implicit" and self.value == "step")
 
 
 CONVENTIONS: dict[str, ScorerSpec] = {
