@@ -1,8 +1,9 @@
-"""Rollouts from any OpenAI-compatible chat service: for judges, labels and evaluation, not for training.
+"""Rollouts from any OpenAI-compatible service, which keeps its own weights.
 
-The service keeps its weights: `push_weights` is refused, rollouts carry no token ids, no log-probs and no versions.
-Everything else holds as for any engine: each request yields exactly one rollout, streamed as it comes; a request that
-fails for good comes back with finish `error` and an empty text, and the cause is logged once.
+As a chat it gives texts: for judges, labels and evaluation. With `tokens` it is asked for ids and log-probs, and its
+rollouts can be learned from off-policy, as those of a frozen policy (version 0). Everything else holds as for any
+engine: each request yields exactly one rollout, streamed as it comes; a request that fails for good comes back with
+finish `error` and an empty text, and the cause is logged once.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import random
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from assay.component import Options
-from assay.contracts import Finish, Rollout, RolloutRequest, Turn, WeightsRef
+from assay.contracts import Rollout, RolloutRequest, WeightsRef
 from assay.errors import ConfigError, EngineError
+from assay_engines.openai_forms import WITHOUT_TOKENS, ChatForm, Form, TokenForm, TokensError, greeting, text_rollout
 
 if TYPE_CHECKING:
     import httpx
@@ -26,17 +28,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("assay.engines")
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _LONGEST_PAUSE_S = 20.0
+_CERTAIN = 1e-6
+"""Largest log-prob, without its sign, of a token that was drawn from one."""
 
 
 class OpenAIOptions(Options):
     """Options of the engine `openai`."""
 
     base_url: str
-    """Root of the service, for example `http://127.0.0.1:8000/v1`; `/chat/completions` is added."""
+    """Root of the service, for example `http://127.0.0.1:8000/v1`; the route is added."""
     model: str = Field(min_length=1)
     """Name of the model, as the service knows it."""
     token_env: str | None = None
     """Environment variable that holds the service's token; the token itself is never written anywhere."""
+    tokens: bool = False
+    """Hand over prompts as token ids of the policy's tokenizer and take ids and log-probs, so that rollouts can be
+    learned from; a service that returns none is refused. Needs a policy of the same tokenizer."""
+    template: Literal["auto", "chat", "plain"] = "auto"
+    """With `tokens`: how messages become a prompt, as for the engine `transformers`."""
     timeout_s: float = Field(default=120.0, gt=0)
     """Wall time of one attempt."""
     concurrency: int = Field(default=16, ge=1)
@@ -57,9 +66,22 @@ class OpenAIOptions(Options):
 class OpenAIEngine:
     """Draws responses from a chat service."""
 
-    def __init__(self, options: OpenAIOptions) -> None:
-        """Read the token now; raises `ConfigError` when its variable is not set."""
+    def __init__(self, options: OpenAIOptions, *, tokenizer: Any = None) -> None:
+        """Read the token now; raises `ConfigError` when its variable is not set, or `tokens` lacks a `tokenizer`."""
         self._options = options
+        if options.tokens and tokenizer is None:
+            raise ConfigError(
+                "engine 'openai': tokens = true, and there is no policy whose tokenizer makes the ids; it is for "
+                "training runs"
+            )
+        self._form: Form = (
+            TokenForm(options.model, tokenizer, options.template) if options.tokens else ChatForm(options.model)
+        )
+        self.replays = options.tokens
+        """Its rollouts are a frozen policy's: their version is not held against the run's."""
+        self._tempered: bool | None = None
+        """Whether its log-probs are of the distribution that it samples from; None before it was asked."""
+        self._asking = asyncio.Lock()
         self._token = _token(options.token_env)
         self._client: httpx.AsyncClient | None = None
         self._room = asyncio.Semaphore(options.concurrency)
@@ -73,7 +95,13 @@ class OpenAIEngine:
         return 0
 
     async def generate(self, requests: Sequence[RolloutRequest]) -> AsyncGenerator[Rollout, None]:
-        """Stream each rollout as it finishes; closing the generator early gives up what is left."""
+        """Stream each rollout as it finishes; closing the generator early gives up what is left.
+
+        Raises:
+            EngineError: with `tokens`, where the service gives no ids or no log-probs, or not those that it drew with.
+        """
+        if self._options.tokens and requests:
+            await self._check_logprobs(requests)
         tasks = {asyncio.create_task(self._one(request)): request for request in requests}
         self._running.update({request.id: task for task, request in tasks.items()})
         left = set(tasks)
@@ -83,7 +111,7 @@ class OpenAIEngine:
                 for task in done:
                     request = tasks[task]
                     self._running.pop(request.id, None)
-                    yield _rollout(request, "", "abort") if task.cancelled() else task.result()
+                    yield text_rollout(request, "", "abort") if task.cancelled() else task.result()
         finally:
             for task in left:
                 self._running.pop(tasks[task].id, None)
@@ -92,7 +120,7 @@ class OpenAIEngine:
                 await asyncio.wait(left)
 
     async def pause(self, mode: Literal["keep", "abort", "wait"] = "keep") -> None:
-        """Ask nothing new; with `abort` what is under way comes back unfinished, with `wait` it is awaited."""
+        """Ask nothing new; with `abort` what is under way comes back text_rollout, with `wait` it is awaited."""
         self._going.clear()
         if mode == "abort":
             await self.abort(list(self._running))
@@ -100,10 +128,13 @@ class OpenAIEngine:
             await asyncio.wait(asked)
 
     async def push_weights(self, weights: WeightsRef) -> None:
-        """Refused: the service keeps its weights."""
+        """Refused, since the service keeps its weights; with `tokens` its rollouts stay those of version 0."""
+        if self._options.tokens:
+            return
         raise EngineError(
             f"engine 'openai': the service at {self._options.base_url} keeps its own weights and cannot take version "
-            f"{weights.version}; train with the engine 'transformers' or 'vllm'."
+            f"{weights.version}; train with the engine 'transformers' or 'vllm', or off-policy with tokens = true: "
+            f"{WITHOUT_TOKENS}"
         )
 
     async def resume(self) -> None:
@@ -136,6 +167,8 @@ class OpenAIEngine:
                     return await self._ask(request)
                 except _PassingError as error:
                     problem = error
+                except TokensError:
+                    raise
                 except EngineError as error:
                     problem = error
                     break
@@ -143,16 +176,35 @@ class OpenAIEngine:
                     await asyncio.sleep(min(pause_s, _LONGEST_PAUSE_S) * (0.5 + random.random()))  # noqa: S311 # jitter
                     pause_s *= 2
             log.warning("engine 'openai': request %s failed: %s", request.id, problem)
-            return _rollout(request, "", "error")
+            return text_rollout(request, "", "error")
+
+    async def _check_logprobs(self, requests: Sequence[RolloutRequest]) -> None:
+        """Find out once whether log-probs are taken after temperature and top-p; raise where that would matter."""
+        async with self._asking:
+            if self._tempered is None:
+                try:
+                    reply = await self._post(greeting(self._form.body(requests[0])))
+                except _PassingError as error:
+                    raise EngineError(f"engine 'openai': {error}") from error
+                first = self._form.rollout(requests[0], reply).turns[-1].logprobs or (0.0,)
+                self._tempered = abs(first[0]) < _CERTAIN
+        plain = all(r.sampling.temperature in (0.0, 1.0) and r.sampling.top_p == 1.0 for r in requests)
+        if not self._tempered and not plain:
+            raise EngineError(
+                f"engine 'openai': the service at {self._options.base_url} gives log-probs from before temperature and "
+                "top-p; use temperature = 1 and top_p = 1, or start vLLM with --logprobs-mode processed_logprobs"
+            )
 
     async def _ask(self, request: RolloutRequest) -> Rollout:
+        return self._form.rollout(request, await self._post(self._form.body(request)))
+
+    async def _post(self, body: dict[str, Any]) -> bytes:
         import httpx
 
-        client = self._opened()
-        url = f"{self._options.base_url}/chat/completions"
+        url = f"{self._options.base_url}{self._form.route}"
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token.get_secret_value()}"}
         try:
-            answer = await client.post(url, json=self._body(request), headers=headers)
+            answer = await self._opened().post(url, json=body, headers=headers)
         except httpx.TransportError as error:
             raise _PassingError(f"{url}: not reached: {type(error).__name__}: {error}") from error
         said = f"{answer.status_code}: {' '.join(answer.text[:200].split())}"
@@ -160,24 +212,7 @@ class OpenAIEngine:
             raise _PassingError(f"{url}: answered {said}")
         if answer.status_code != 200:
             raise EngineError(f"{url}: answered {said}; check base_url, model and token_env.")
-        try:
-            choice = _Completion.model_validate_json(answer.content).choices[0]
-        except ValidationError as error:
-            raise EngineError(f"{url}: the reply is no chat completion: {said}") from error
-        finish: Finish = "length" if choice.finish_reason == "length" else "stop"
-        return _rollout(request, choice.message.content or "", finish)
-
-    def _body(self, request: RolloutRequest) -> dict[str, Any]:
-        sampling = request.sampling
-        body: dict[str, Any] = {
-            "model": self._options.model,
-            "messages": [{"role": message.role, "content": message.content} for message in request.task.messages],
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_new_tokens,
-            "seed": sampling.seed,
-        }
-        return body | ({"stop": list(sampling.stop)} if sampling.stop else {})
+        return answer.content
 
     def _opened(self) -> httpx.AsyncClient:
         import httpx
@@ -192,36 +227,6 @@ class OpenAIEngine:
 
 class _PassingError(Exception):
     """A failure that may pass by itself."""
-
-
-class _Part(BaseModel):
-    """A part of a service's reply; what is not needed is ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Text(_Part):
-    content: str | None = None
-
-
-class _Choice(_Part):
-    message: _Text
-    finish_reason: str | None = None
-
-
-class _Completion(_Part):
-    choices: list[_Choice] = Field(min_length=1)
-
-
-def _rollout(request: RolloutRequest, text: str, finish: Finish) -> Rollout:
-    return Rollout(
-        id=request.id,
-        task_id=request.task.id,
-        group_id=request.group_id,
-        turns=(Turn(text=text),),
-        finish=finish,
-        sampling=request.sampling,
-    )
 
 
 def _token(name: str | None) -> SecretStr | None:

@@ -97,15 +97,15 @@ VLLM: Component[Any, RolloutEngine] = Component(
 )
 
 
-def _build_openai(options: OpenAIOptions, _context: BuildContext) -> RolloutEngine:
-    return OpenAIEngine(options)
+def _build_openai(options: OpenAIOptions, context: BuildContext) -> RolloutEngine:
+    return OpenAIEngine(options, tokenizer=None if context.policy is None else context.policy.tokenizer)
 
 
 OPENAI: Component[Any, RolloutEngine] = Component(
     "openai",
     OpenAIOptions,
     _build_openai,
-    summary="samples from any OpenAI-compatible chat service; for judges and evaluation",
+    summary="samples from any OpenAI-compatible service; for judges and evaluation, with token ids off-policy too",
     extra="judge",
 )
 
