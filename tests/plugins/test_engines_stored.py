@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from assay.api import train
 from assay.component import BuildContext
 from assay.config.load import parse_config
-from assay.contracts import Rollout, RolloutRequest, Sampling, Task, WeightSpan
+from assay.contracts import Rollout, RolloutRequest, Sampling, Task, Turn, WeightSpan
 from assay.errors import AssayError, ConfigError, EngineError
 from assay.result import Run
 from assay.store import RunStore
@@ -161,18 +162,41 @@ def test_off_policy_grpo_learns_from_the_rollouts_of_another_run(folder: Path):
     assert all(weights(halves)[name].equal(value) for name, value in weights(second).items())
 
 
-def test_a_run_of_another_tokenizer_is_refused(folder: Path):
-    store_folder = folder / "runs" / "strange-0000"
+def copied(folder: Path, name: str, change: Callable[[Turn], Turn]) -> str:
+    """The path of a copy of the run `drawn` whose turns are changed."""
+    target = folder / "runs" / name
+    target.mkdir(parents=True)
     first = next(path for path in (folder / "runs").iterdir() if path.name.startswith("drawn"))
-    store_folder.mkdir(parents=True)
-    (store_folder / "config.toml").write_text((first / "config.toml").read_text("utf-8"), encoding="utf-8")
+    (target / "config.toml").write_text((first / "config.toml").read_text("utf-8"), encoding="utf-8")
     with RunStore.open(first, read_only=True) as old:
         entries = list(old.rollouts())
-        with RunStore.create(store_folder, old.info) as store:
+        with RunStore.create(target, old.info) as store:
             for entry in entries:
-                turn = entry.rollout.turns[0]
-                shifted = turn.model_copy(update={"token_ids": tuple(token + 1 for token in turn.token_ids or ())})
-                rollout = entry.rollout.model_copy(update={"turns": (shifted,)})
+                rollout = entry.rollout.model_copy(update={"turns": (change(entry.rollout.turns[0]),)})
                 store.add_rollout(rollout, step=entry.step, task=entry.task)
+    return str(target)
+
+
+def test_the_ratio_is_against_the_log_probs_of_the_policy_that_made_the_tokens(folder: Path):
+    def unlikelier(turn: Turn) -> Turn:
+        return turn.model_copy(update={"logprobs": tuple(value - 0.5 for value in turn.logprobs or ())})
+
+    ratios: list[float] = []
+    for name, change in (("as-made", lambda turn: turn), ("unlikelier", unlikelier)):
+        path = copied(folder, f"{name}-0000", change)
+        found = run(folder, name, steps=1, engine={"use": "stored", "path": path, "group_size": 4},
+                    tasks={"use": "stored", "path": path})  # fmt: skip
+        line = json.loads((found.folder / "metrics.jsonl").read_text("utf-8").splitlines()[0])
+        ratios.append(line["ratio_p50"])
+    # The first step's policy is the one that made the rollouts of version 0.
+    assert ratios[0] == pytest.approx(1.0, abs=1e-3)
+    assert ratios[1] == pytest.approx(math.exp(0.5), rel=1e-3)
+
+
+def test_a_run_of_another_tokenizer_is_refused(folder: Path):
+    def shifted(turn: Turn) -> Turn:
+        return turn.model_copy(update={"token_ids": tuple(token + 1 for token in turn.token_ids or ())})
+
+    path = copied(folder, "strange-0000", shifted)
     with pytest.raises(AssayError, match="was drawn with another tokenizer"):
-        run(folder, "refused", engine={"use": "stored", "path": str(store_folder), "group_size": 4})
+        run(folder, "refused", engine={"use": "stored", "path": path, "group_size": 4})
