@@ -138,6 +138,8 @@ def _fitted(folder: Path, config: dict[str, Any]) -> Path:
         return Run(found[-1]).policy.absolute()
     made = fit(parsed, base_dir=folder, resume=found[-1] if found else None)
     assert made is not None
+    if not _is_done(made):  # a signal ended it at the end of a step; the same command goes on
+        raise KeyboardInterrupt
     return Run(made).policy.absolute()
 
 

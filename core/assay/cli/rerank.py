@@ -80,6 +80,7 @@ def rerank_command(
         runs_dir: Where a run is looked for.
         json_: JSON in place of text.
     """
+    sizes, aggregates = _numbers(n), _aggregates(aggregate)
     registry = Registry.load()
     context = make_context(registry, base_dir=Path.cwd(), seed=seed)
     entries: Sequence[RewardEntry] = reward_entries(reward, where="assay rerank") if reward else []
