@@ -9,7 +9,7 @@ from assay.contracts import Reward
 from assay.pipeline.evaluate import Answer
 from assay.pipeline.loop import StepReport
 from assay.reports.diversity import diversity
-from assay.reports.statistics import Interval, pass_at_k, standard_error, tally, wilson
+from assay.reports.statistics import Interval, pass_at_k, standard_error, tally, wilson_clustered
 
 CORRECT_FROM = 0.5
 """A held-out answer counts as correct from this value on."""
@@ -58,12 +58,14 @@ def step_line(
 
 
 def evaluation_line(step: int, answers: Sequence[Answer], *, pass_at: Sequence[int]) -> dict[str, Any]:
-    """Accuracy of held-out answers with its interval, the share of extracted answers apart, and the other sources."""
+    """Accuracy of held-out answers with its interval, the share of extracted answers apart, and the other sources.
+
+    Answers to the same question are no independent trials: with several per question the intervals are cluster-robust.
+    """
     names = list(answers[0].rewards) if answers else []
     line: dict[str, Any] = {"step": step, "answers": len(answers)}
     for name in names:
-        rewards = [answer.rewards[name] for answer in answers]
-        line[name] = _judged(rewards)
+        line[name] = _judged([(answer.task.id, answer.rewards[name]) for answer in answers])
     by_task: dict[str, list[bool]] = {}
     for answer in answers:
         value = answer.rewards["accuracy"].value
@@ -76,17 +78,29 @@ def evaluation_line(step: int, answers: Sequence[Answer], *, pass_at: Sequence[i
     return line
 
 
-def _judged(rewards: Sequence[Reward]) -> dict[str, Any]:
-    parts = [part for reward in rewards for part in reward.parts]
-    counts = tally((part.status, None if part.declared else part.value) for part in parts)
-    values = [reward.value for reward in rewards if reward.value is not None]
+def _judged(rewards: Sequence[tuple[str, Reward]]) -> dict[str, Any]:
+    """Counts and shares of rewards, each with the id of its task."""
+    parts = [(task_id, part) for task_id, reward in rewards for part in reward.parts]
+    counts = tally((part.status, None if part.declared else part.value) for _, part in parts)
+    values = [(task_id, reward.value) for task_id, reward in rewards if reward.value is not None]
     facts: dict[str, Any] = {"scored": counts.scored, "abstained": counts.abstained, "failed": counts.failed}
     if values:
-        correct = sum(value >= CORRECT_FROM for value in values)
-        facts |= {"correct": correct, "of": len(values), "interval": list(wilson(correct, len(values)))}
+        right = [(task_id, value >= CORRECT_FROM) for task_id, value in values]
+        facts |= {"correct": sum(correct for _, correct in right), "of": len(values)}
+        facts["interval"] = list(wilson_clustered(_by_task(right)))
     if parts:
-        facts["extracted"] = list(wilson(counts.scored, len(parts)))
+        scored = ((task_id, part.status == "scored" and not part.declared) for task_id, part in parts)
+        facts["extracted"] = list(wilson_clustered(_by_task(scored)))
     return facts
+
+
+def _by_task(outcomes: Iterable[tuple[str, bool]]) -> list[tuple[float, int]]:
+    """Successes and trials of each task."""
+    found: dict[str, tuple[float, int]] = {}
+    for task_id, success in outcomes:
+        right, trials = found.get(task_id, (0.0, 0))
+        found[task_id] = (right + success, trials + 1)
+    return list(found.values())
 
 
 def is_source(name: str, value: Any) -> bool:

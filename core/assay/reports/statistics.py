@@ -21,7 +21,7 @@ class Interval(NamedTuple):
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
-def wilson(successes: float, trials: int, *, z: float = 1.959964) -> Interval:
+def wilson(successes: float, trials: float, *, z: float = 1.959964) -> Interval:
     """The share of successes with its Wilson score interval (Wilson 1927); `trials` must be positive."""
     if trials <= 0:
         raise ValueError("an interval needs at least one trial")
@@ -30,6 +30,31 @@ def wilson(successes: float, trials: int, *, z: float = 1.959964) -> Interval:
     centre = (share + z * z / (2 * trials)) / denominator
     half = z / denominator * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def wilson_clustered(clusters: Sequence[tuple[float, int]], *, z: float = 1.959964) -> Interval:
+    """The share of successes where trials come in clusters (several answers to one question), with its interval.
+
+    Wilson's interval for as many independent trials as give the cluster-robust variance of the share
+    `T / (T - 1) * sum_t (successes_t - share * trials_t)^2 / n^2` over T clusters (Liang and Zeger 1986): n_eff =
+    share * (1 - share) / variance, between the number of clusters and n, and n itself where every cluster is one trial.
+    A share of 0 or 1 says nothing about that variance and counts clusters. There must be a trial.
+
+    Args:
+        clusters: successes and trials of each.
+        z: normal quantile of the level.
+    """
+    clusters = [cluster for cluster in clusters if cluster[1]]
+    trials = sum(count for _, count in clusters)
+    successes = math.fsum(right for right, _ in clusters)
+    if trials <= len(clusters):
+        return wilson(successes, trials, z=z)
+    share, groups = successes / trials, len(clusters)
+    spread = math.fsum((right - share * count) ** 2 for right, count in clusters) / trials**2
+    variance = spread * groups / (groups - 1) if groups > 1 else 0.0
+    effective = share * (1 - share) / variance if variance > 0 and groups > 1 else float(groups)
+    effective = min(float(trials), max(float(groups), effective))
+    return wilson(share * effective, effective, z=z)
 
 
 def mean_interval(values: Sequence[float], *, z: float = 1.959964) -> Interval:
