@@ -41,6 +41,13 @@ class SplitterOptions(Options):
             raise ValueError('by = "separator" needs the text that stands between steps; set separator')
         return self
 
+    @property
+    def between(self) -> str:
+        """What is put between steps that are given one by one, so that this splitter finds them again."""
+        if self.separator is not None:
+            return self.separator
+        return {"blank_line": "\n\n", "sentence": " "}.get(self.by, "\n")
+
 
 class Piece(NamedTuple):
     """One step and the blank space or separators around it."""

@@ -21,9 +21,6 @@ from assay_prms.rows import StepRow, make_row
 
 log = logging.getLogger(__name__)
 
-JOINS = {"blank_line": "\n\n", "line": "\n", "numbered": "\n", "sentence": " "}
-"""What stands between steps that a row gives one by one, so that the splitter finds them again."""
-
 
 class RewardOptions(FormatOptions):
     """What all reward-model objectives share."""
@@ -72,7 +69,7 @@ def solutions(row: Mapping[str, Any], options: RewardOptions) -> list[StepRow]:
 
 def join(row: StepRow, splitter: SplitterOptions) -> tuple[str, tuple[Span, ...]]:
     """The row's response as one text, and its steps in it."""
-    return join_steps(row.steps, splitter.separator or JOINS[splitter.by])
+    return join_steps(row.steps, splitter.between)
 
 
 def judged(row: Mapping[str, Any], options: RewardOptions) -> list[Judged]:

@@ -98,3 +98,14 @@ def test_hostile_texts_of_open_beginnings_are_cut_too() -> None:
         for by in ("blank_line", "line", "numbered", "sentence"):
             pieces = split_steps("x" + unit * 20_000, SplitterOptions(by=by))
             assert pieces[-1].stop == 1 + len(unit) * 20_000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [*(SplitterOptions(by=by) for by in ("blank_line", "line", "sentence")), SplitterOptions(separator=" ## ")],
+)
+def test_given_steps_are_found_again(options: SplitterOptions) -> None:
+    steps = ["First we add.", "Then we halve.", "So it is 3."]
+    text, spans = join_steps(steps, options.between)
+    assert step_spans(text, options) == spans
+    assert [text[span.start : span.end] for span in spans] == steps

@@ -27,9 +27,7 @@ from assay.reranking import Pool, PoolColumns, Reranked, Scorer, judge_pools, po
 from assay.reranking.judged import column_scorer, pooled_scorer
 from assay.rows import Row, read_rows
 from assay.scoring import reward_entries
-
-APART = {"blank_line": "\n\n", "line": "\n", "sentence": " "}
-"""What stands between steps."""
+from assay.steps import SplitterOptions
 
 
 def rerank_command(
@@ -88,7 +86,8 @@ def rerank_command(
     check_rewards(registry, [*entries, *([verdict] if verdict else [])], where="assay rerank")
     judging = JudgingConfig(workers=workers)
     if _labelled_steps(data):
-        found = asyncio.run(_first_errors(data, entries, registry, context, judging, threshold, APART[between], seed))
+        apart = SplitterOptions(by=between).between
+        found = asyncio.run(_first_errors(data, entries, registry, context, judging, threshold, apart, seed))
         facts: dict[str, Any] = found.to_dict()
         lines = first_error_text(data, ", ".join(entry.name for entry in entries), found)
         if save:
@@ -97,9 +96,7 @@ def rerank_command(
         columns = PoolColumns(prompt, response, reference, correct, answer, scores)
         pools = _pools(data, columns, runs_dir)
         reranked = asyncio.run(
-            _best_of(
-                pools, entries, verdict, registry, context, judging, _numbers(n), _aggregates(aggregate), seed, scores
-            )
+            _best_of(pools, entries, verdict, registry, context, judging, sizes, aggregates, seed, scores)
         )
         facts, lines = reranked.to_dict(), best_of_text(data, reranked)
     if out is not None:

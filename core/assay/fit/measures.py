@@ -17,13 +17,14 @@ from assay.reports.step_rows import StepRow, ask_source, evaluate_steps
 from assay.training.group_rows import prompt_of
 
 
-async def first_errors(source: RewardSource, rows: Sequence[StepRow], *, seed: int) -> dict[str, Any]:
+async def first_errors(source: RewardSource, rows: Sequence[StepRow], *, seed: int, between: str) -> dict[str, Any]:
     """First-error figures on the test half, the threshold fitted on the development half, as plain JSON.
 
+    `between` stands between the steps of a row, as it does in training.
     Where no threshold can be fitted (a source without step scores, too few rows) F1 is not defined and `why` says so.
     """
     try:
-        return (await evaluate_steps(rows, ask_source(source), seed=seed)).to_dict()
+        return (await evaluate_steps(rows, ask_source(source), seed=seed, between=between)).to_dict()
     except ConfigError as error:
         return {"f1": None, "threshold": None, "rows": len(rows), "why": str(error)}
 

@@ -28,6 +28,7 @@ from assay.observers import Observers, Trackers
 from assay.preflight import check_unchanged
 from assay.protocols import RewardObjective
 from assay.reports.fit import write_fit_report
+from assay.steps import SplitterOptions
 from assay.store import RunStore
 
 if TYPE_CHECKING:
@@ -289,7 +290,9 @@ class _Session:
         source = objective.source(self.plan.policy, self._reference())
         try:
             if self.plan.first_errors:
-                found["first_error"] = await first_errors(source, self.plan.first_errors, seed=config.seed)
+                between = SplitterOptions.model_validate(config.objective_options.get("splitter") or {}).between
+                rows = self.plan.first_errors
+                found["first_error"] = await first_errors(source, rows, seed=config.seed, between=between)
                 self.threshold = found["first_error"]["threshold"]
             if settings.best_of:
                 held = self.plan.examples.held_rows

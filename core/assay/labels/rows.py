@@ -97,7 +97,7 @@ def _steps(row: Row, path: str, splitter: SplitterOptions, response: str | None)
         steps: Any = column(row, STEPS, path=path)
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
             raise BadRowError(f"{where}: column 'steps' must be a list of texts that are not blank", row.line)
-        text, spans = join_steps(steps, splitter.separator or "\n\n")  # pyright: ignore[reportUnknownArgumentType]
+        text, spans = join_steps(steps, splitter.between)  # pyright: ignore[reportUnknownArgumentType]
         pieces = _tiles(text, spans)
     else:
         text = text_column(row, response, path=path)
