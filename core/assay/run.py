@@ -26,7 +26,7 @@ from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan, check_golds_in_workers, check_unchanged, in_workers, plan_training
 from assay.protocols import Decision, Objective, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
-from assay.remote.workers import cluster_workers
+from assay.remote.placing import cluster_workers, open_engine
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
 from assay.store import RunStore
@@ -313,9 +313,7 @@ class _Session:
                 emit({"event": "alert", "text": sentence})
             progress: Any = load_trainer(trainer, found.path)
             first_step, decided = found.step, Decided(progress["next"], set(progress["beyond"]))
-        engine: RolloutEngine = build(
-            registry, "rollout_engine", config.engine.use, config.engine.options, context, where="engine"
-        )
+        engine = open_engine(config, registry, context)
         stack.push_async_callback(engine.aclose)
         journal = _Journal(store)
         if resumed:

@@ -20,7 +20,7 @@ from assay.errors import ConfigError
 from assay.judging import open_panel
 from assay.preflight import check_golds, check_golds_in_workers, check_rewards
 from assay.registry import Registry
-from assay.remote.workers import cluster_workers
+from assay.remote.placing import cluster_workers
 from assay.rows import BadRowError, Row, column, first_known, read_rows, text_column
 
 PROMPTS = ("prompt", "problem", "question", "messages")

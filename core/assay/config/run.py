@@ -24,12 +24,34 @@ __all__ = [
     "PolicyConfig",
     "PreferenceConfig",
     "PrmConfig",
+    "RayEngineConfig",
     "RlvrConfig",
     "ScoreConfig",
     "ScoreData",
     "ScoreOutput",
     "SftConfig",
 ]
+
+
+class RayEngineConfig(Table):
+    """Engines as actors of a Ray cluster; a text alone is its `address`."""
+
+    address: str = Field(default="auto", min_length=1)
+    """`auto`: the cluster that this machine belongs to; `local`: one that is started for this run; or `HOST:PORT`."""
+    actors: int = Field(default=1, ge=1)
+    """Engines, each with the whole model."""
+    cpus: float = Field(default=1.0, ge=0)
+    """CPUs that each takes of the cluster."""
+    gpus: float = Field(default=0.0, ge=0)
+    """GPUs that each takes of the cluster."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Further resources of the cluster that each takes."""
+    weights_dir: str | None = None
+    """Folder for new weights that every node sees; default `weights` in the run's folder."""
+    start_s: float = Field(default=600.0, gt=0)
+    """Longest start of an actor, in seconds; its model is loaded then."""
+    lost_after_s: float = Field(default=60.0, gt=0)
+    """An actor that gives no sign of life for this long is ended and replaced."""
 
 
 class EngineConfig(Use):
@@ -43,6 +65,13 @@ class EngineConfig(Use):
     top_p: float = Field(default=1.0, gt=0, le=1)
     stop: tuple[str, ...] = ()
     """Texts that end a response."""
+    ray: RayEngineConfig | None = None
+    """Run the engine in actors of a Ray cluster: its address, or a table; default in this process."""
+
+    @field_validator("ray", mode="before")
+    @classmethod
+    def _address_alone(cls, ray: Any) -> Any:
+        return {"address": ray} if isinstance(ray, str) else ray
 
     def sampling(self, *, seed: int) -> Sampling:
         """The sampling of one training request."""
