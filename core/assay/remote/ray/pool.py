@@ -123,6 +123,11 @@ class RayPool:
         """Calls that wait for room on an actor."""
         return len(self._waiting)
 
+    @property
+    def places(self) -> list[str]:
+        """Where each actor runs: host and process."""
+        return [member.place for member in list(self._members)]
+
     def submit(self, key: ProgramKey, payload: bytes, limits: ResourceLimits) -> Future[Answer]:
         """The answer to come; cancelling the future ends the item."""
         future: Future[Answer] = Future()

@@ -1,0 +1,17 @@
+"""One Ray cluster on this machine for each file of tests; actors take nothing of it, so it needs two CPUs."""
+
+# pyright: reportUnknownMemberType=false
+from collections.abc import Generator
+
+import pytest
+
+from assay.remote.ray.cluster import connect
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[str]:
+    """The address of a running cluster, to which this process is connected."""
+    ray = pytest.importorskip("ray", reason="the package ray is not installed")
+    connect("local", where="tests")
+    yield "local"
+    ray.shutdown()
