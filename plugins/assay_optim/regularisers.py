@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 KLSample = Literal["k1", "k2", "k3", "k3+"]
 LOGP_FLOOR = -100.0
 """Log-probs below this (a masked vocabulary) count as this in a KL."""
+KL_NOISE = 1e-5
+"""Log-ratios up to this are rounding: a policy that equals its reference is pulled nowhere, not by an AdamW step of
+noise where the batch has no other gradient."""
 
 
 class Term(Options):
@@ -122,6 +125,7 @@ def kl_sample(logp: Tensor, reference: Tensor, mask: Tensor, sample: KLSample) -
     d = zero_where_masked(logp.maximum(floor), mask) - zero_where_masked(reference.maximum(floor), mask)
     if sample == "k1":
         return d
+    d = d.where(d.abs() > KL_NOISE, 0.0)
     if sample == "k2":
         return d.square() / 2
     k3 = (-d).clamp(-20.0, 20.0).exp() + d - 1

@@ -24,8 +24,10 @@ def page() -> str:
     parts = [INTRODUCTION]
     for title, name in (
         ("On-policy methods: golden numbers", "on_policy"),
+        ("On-policy methods as a whole", "whole"),
         ("Objectives: golden numbers", "preference"),
         ("Reward models: golden numbers", "reward"),
+        ("Inference: golden numbers", "inference"),
     ):
         rows = [[row["method"], row["check"], row["origin"], f"{row['tolerance']:g}", state(row)] for row in read(name)]
         parts.append(f"\n## {title}\n\n" + table(["method", "quantity", "origin", "tolerance", "state"], rows))

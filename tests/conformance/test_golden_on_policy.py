@@ -18,7 +18,7 @@ from assay_optim import optimizer
 from assay_optim.aggregation import LengthSoftmax, LengthSoftmaxOptions, build_length_softmax
 from assay_optim.baselines import EmaOptions, LeaveOneOutPerSource, build_ema
 from assay_optim.compose import Builder
-from assay_optim.credit import generalised_advantage, token_rewards
+from assay_optim.credit import discounted, generalised_advantage, token_rewards
 from assay_optim.estimators import Disco, Kimi, Maclaurin, RectifiedOptions, build_rectified
 from assay_optim.masked import group_moments
 from assay_optim.options import PartSpec
@@ -201,6 +201,32 @@ def disco(positives: list[float], negatives: list[float], tau: float) -> Numbers
     return found
 
 
+def disco_value(positives: list[float], negatives: list[float], tau: float) -> Numbers:
+    """J, whose gradient by each response's score is the advantage over the group's size."""
+    good, bad = torch.tensor(positives).requires_grad_(), torch.tensor(negatives).requires_grad_()
+    value = good.mean() - tau * ((bad / tau).logsumexp(0) - torch.tensor(len(negatives)).log())
+    value.backward()  # pyright: ignore[reportUnknownMemberType] - torch's stub is partial
+    assert good.grad is not None
+    assert bad.grad is not None
+    found = disco(positives, negatives, tau)
+    assert isinstance(found, Tensor)
+    assert torch.allclose(torch.cat([good.grad, bad.grad]), found / len(found), atol=1e-6)
+    return value.detach()
+
+
+def disco_b_value(positives: list[float], negatives: list[float]) -> Numbers:
+    """J of DisCO-b as the sum of score times advantage over the group's size."""
+    rewards, logp = [1.0] * len(positives) + [0.0] * len(negatives), [*positives, *negatives]
+    found = Disco(hard_negatives=False).advantages(batch_of(rewards, [1] * len(rewards))).advantage
+    assert found is not None
+    return (found * torch.tensor(logp)).sum() / len(rewards)
+
+
+def returns_to_go(rewards: list[list[float]]) -> Numbers:
+    values, lengths = padded(rewards)
+    return discounted(values, batch_of([0.0] * len(lengths), lengths).mask, 1.0)
+
+
 def hinge(kl: float, beta: float, delta: float) -> Numbers:
     term = SquaredHingeKL(beta=beta, delta=delta)
     logp = torch.tensor([[-kl]]).requires_grad_()
@@ -285,8 +311,8 @@ CHECKS: dict[str, Callable[..., Numbers]] = {
     for check in (
         kl, weighted_advantage, token_loss, aggregate, ema, gae, shape_tokens, adaptive_kl, advantage, shape_rewards,
         sequence_surrogate, length_softmax, length_heights, maclaurin_weights, maclaurin_expectation, maxrl_expectation,
-        divergence, topk_divergence_, disco, hinge, recolour, kimi, kimi_loss, loss, likelihood, rto, prime_rows,
-        rectified,
+        divergence, topk_divergence_, disco, disco_value, disco_b_value, returns_to_go, hinge, recolour, kimi, kimi_loss,
+        loss, likelihood, rto, prime_rows, rectified,
     )
 }  # fmt: skip
 

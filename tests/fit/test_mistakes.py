@@ -26,12 +26,12 @@ def refused(folder: Path, table: dict[str, Any]) -> str:
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    (BASE | {"policy": {"model": "nowhere"}}, "no folder 'nowhere'"),
+    (BASE | {"policy": {"model": "nowhere"}}, "model 'nowhere': there is no such folder"),
     (BASE | {"data": {"path": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
-    (BASE | {"data": {}}, "c.toml: data.path"),
-    (BASE | {"trainig": {}}, "did you mean 'training'?"),
+    (BASE | {"data": {}}, "c.toml: data: key 'path' is missing"),
+    (BASE | {"trainig": {}}, "Did you mean 'training'?"),
     (BASE | {"training": {"batch_size": 0}}, "c.toml: training.batch_size"),
-    (BASE | {"training": {"learning_rates": 1}}, "did you mean 'learning_rate'?"),
+    (BASE | {"training": {"learning_rates": 1}}, "Did you mean 'learning_rate'?"),
     (BASE | {"objective": {"use": "sfd"}}, "Did you mean 'sft'?"),
     (
         BASE | {"objective": {"use": "dpo"}},
@@ -66,7 +66,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         PREFERENCE | {"objective": {"use": "dpo"}, "data": {"use": "run", "path": "x", "chosen": "explanation"}},
         'needs explanations, which kind = "rlvr" draws',
     ),
-    (PREFERENCE, "c.toml: objective"),
+    (PREFERENCE, "c.toml: key 'objective' is missing"),
     (PREFERENCE | {"objective": {"use": "kto"}}, "pairs.jsonl:1: column 'response': missing"),
     (
         {"kind": "prm", "model": {"base": "model"}, "data": {"path": "pairs.jsonl"}, "objective": {"use": "dpo"}},

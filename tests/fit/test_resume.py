@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +99,9 @@ def test_a_killed_run_goes_on_bit_by_bit(folder: Path) -> None:
         if json.loads(line).get("step") == 21:
             break
     os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait(timeout=60)
-    killed.stdout.close()
+    killed.communicate(timeout=60)
     (run,) = (folder / "runs").iterdir()
     assert not (run / "outcome.json").exists()
-    time.sleep(0.1)
     out, err = start(folder, "--resume").communicate(timeout=240)
     events = [json.loads(line) for line in out.splitlines()]
     assert events, err

@@ -100,7 +100,7 @@ def test_an_adapter_leaves_a_whole_model(folder: Path) -> None:
     run = run_of(folder, "preference", "pairs.jsonl", objective={"use": "dpo"}, training=training)
     assert run.policy == run.folder / "model"
     assert load_policy(str(run.policy)).model.config.hidden_size == 64
-    assert list((run.folder / "checkpoints").glob("*/adapter_model.safetensors"))
+    assert list((run.folder / "checkpoints").glob("*/adapter.safetensors"))
 
 
 def test_a_reward_model_is_a_source_afterwards(folder: Path) -> None:
