@@ -62,7 +62,7 @@ def test_an_evaluation_with_several_answers_a_question_has_the_wider_interval() 
         for sample in range(4):
             rollout = make_rollout("x", f"r{number}-{sample}", task_id=task.id)
             value = float(number % 2)
-            part = RewardPart(source="s", status="scored", value=value)
+            part = RewardPart(source="s", status="scored", value=value, weight=1.0, channel="reward")
             answers.append(
                 Answer(task, rollout, {"accuracy": Reward(rollout_id=rollout.id, value=value, parts=(part,))})
             )
