@@ -311,8 +311,8 @@ CHECKS: dict[str, Callable[..., Numbers]] = {
     for check in (
         kl, weighted_advantage, token_loss, aggregate, ema, gae, shape_tokens, adaptive_kl, advantage, shape_rewards,
         sequence_surrogate, length_softmax, length_heights, maclaurin_weights, maclaurin_expectation, maxrl_expectation,
-        divergence, topk_divergence_, disco, disco_value, disco_b_value, returns_to_go, hinge, recolour, kimi, kimi_loss,
-        loss, likelihood, rto, prime_rows, rectified,
+        divergence, topk_divergence_, disco, disco_value, disco_b_value, returns_to_go, hinge, recolour, kimi,
+        kimi_loss, loss, likelihood, rto, prime_rows, rectified,
     )
 }  # fmt: skip
 
