@@ -92,7 +92,8 @@ class VLLMEngine:
         """
         self.weights_folder = weights_folder
         self.last_push: PushTimes | None = None
-        self._host = host
+        self.host = host
+        """Where the server is."""
         self._speaker = speaker
         self._weights = Weights(model, 0)
         self._shapes = read_shapes(model)
@@ -310,7 +311,7 @@ class VLLMEngine:
         if self._closed:
             raise EngineError("the engine was closed while requests were under way")
         if self._life is None:
-            self._life = await self._host.begin(self._weights)
+            self._life = await self.host.begin(self._weights)
         return self._life
 
     async def _lost(self, call: _Call, life: Life, cause: Lost) -> None:
@@ -319,25 +320,25 @@ class VLLMEngine:
         if call.losses > LOSSES:
             raise EngineError(
                 f"engine 'vllm': request {call.request.id!r} was lost {call.losses} times: {cause}; "
-                f"{self._host.last_words()}"
+                f"{self.host.last_words()}"
             )
         await self._mourn(life, cause)
 
     async def _mourn(self, life: Life, cause: Lost) -> None:
         async with self._turn:
-            if self._life is not life or await self._host.alive(life):
+            if self._life is not life or await self.host.alive(life):
                 return
             self._deaths += 1
             if self._deaths > self._restarts:
                 raise EngineError(
                     f"engine 'vllm': the server died {self._deaths} times without finishing a response in between; it "
-                    f"said: {self._host.last_words()}"
+                    f"said: {self.host.last_words()}"
                 )
             log.warning(
                 "engine 'vllm': the server died (%s); starting it again on version %d: %s",
                 cause,
                 self._weights.version,
-                self._host.last_words(),
+                self.host.last_words(),
             )
             self._life = None
             await life.routes.aclose()
@@ -422,7 +423,7 @@ class VLLMEngine:
             self._weights = new
             self._life = None
             await life.routes.aclose()
-            self._life = await self._host.failed_update(new, cause)
+            self._life = await self.host.failed_update(new, cause)
         finally:
             self._updating = False
 
@@ -460,7 +461,7 @@ class VLLMEngine:
                 continue
             compare(probe, tokens, logprobs, version=weights.version, dtype=self._dtype)
             return
-        raise EngineError(f"engine 'vllm': the probe of version {weights.version} was lost; {self._host.last_words()}")
+        raise EngineError(f"engine 'vllm': the probe of version {weights.version} was lost; {self.host.last_words()}")
 
     async def aclose(self) -> None:
         """End the server where it is ours, and remove the handed-over weights; requests under way end with an error."""
@@ -470,7 +471,7 @@ class VLLMEngine:
         self._open.set()
         self._going.set()
         life, self._life = self._life, None
-        await self._host.end()
+        await self.host.end()
         if life is not None:
             await life.routes.aclose()
         await asyncio.to_thread(shutil.rmtree, self.weights_folder, ignore_errors=True)

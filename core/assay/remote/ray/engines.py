@@ -74,6 +74,12 @@ class RayEngine:
         """Version of the weights in use."""
         return self._weights.version
 
+    @property
+    def processes(self) -> list[int]:
+        """Process id of each actor that has started."""
+        found = [member.place.rpartition("process ")[2] for member in self._members]
+        return [int(each) for each in found if each.isdigit()]
+
     async def generate(self, requests: Sequence[RolloutRequest]) -> AsyncGenerator[Rollout, None]:
         """Stream each rollout as it finishes; closing the generator early gives up what is left.
 

@@ -1,0 +1,159 @@
+"""Engines as actors of a real Ray cluster: the same tokens as in one process, weights by files, lost actors."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from assay.component import BuildContext
+from assay.config.run import RayEngineConfig
+from assay.contracts import Message, Rollout, RolloutRequest, Sampling, Task
+from assay.errors import EngineError
+from assay.protocols import ReadsWeights, RolloutEngine
+from assay.registry import component_from
+from assay.remote.ray.engine_actor import EngineOrder
+from assay.remote.ray.engines import RayEngine
+from assay.testing.engine_suite import run_engine_suite
+from assay.training.model import PolicyModel, load_policy
+from assay.training.tiny import make_tiny_model
+from assay.training.weights import Publisher, save_policy
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
+    folder = make_tiny_model(tmp_path_factory.mktemp("policy") / "model", seed=3, hidden_size=64)
+    policy = load_policy(str(folder))
+    shake(policy, 0)
+    save_policy(policy, folder)
+    return policy
+
+
+def shake(policy: PolicyModel, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
+
+
+def on_ray(policy: PolicyModel, tmp_path: Path, **settings: Any) -> RayEngine:
+    order = EngineOrder(
+        module="assay_engines",
+        name="transformers",
+        options={"ignore_end": True, "max_rows": 8},
+        model=policy.path,
+        dtype="float32",
+        device="cpu",
+        seed=0,
+        base_dir=str(tmp_path),
+        cache_dir=str(tmp_path / "cache"),
+    )
+    chosen = RayEngineConfig.model_validate({"address": "local", "cpus": 0} | settings)
+    return RayEngine(order, chosen, weights_folder=tmp_path / "weights")
+
+
+def here(policy: PolicyModel) -> RolloutEngine:
+    component = component_from("assay_engines", "rollout_engine", "transformers")
+    return component.build(component.config(ignore_end=True, max_rows=8), BuildContext(policy=policy))
+
+
+def requests(groups: int, *, tokens: int) -> list[RolloutRequest]:
+    return [
+        RolloutRequest(
+            id=f"g{group}-{sample}",
+            task=Task(id=f"t{group}", messages=(Message(role="user", content=f"{group}+{group}="),)),
+            group_id=f"g{group}",
+            sampling=Sampling(max_new_tokens=tokens, seed=10 * group + sample),
+        )
+        for group in range(groups)
+        for sample in range(2)
+    ]
+
+
+async def drawn(engine: RolloutEngine, asked: Sequence[RolloutRequest]) -> list[Rollout]:
+    return [rollout async for rollout in engine.generate(asked)]
+
+
+def tokens(rollouts: Sequence[Rollout]) -> dict[str, tuple[int, ...] | None]:
+    return {rollout.id: rollout.turns[-1].token_ids for rollout in rollouts}
+
+
+def test_tokens_are_those_of_one_process_also_after_a_push_and_after_an_actor_was_killed(
+    cluster: str, policy: PolicyModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, later = requests(4, tokens=12), requests(6, tokens=200)
+    other = load_policy(policy.path)
+    shake(other, 1)
+
+    async def local(policy: PolicyModel, asked: Sequence[RolloutRequest]) -> list[Rollout]:
+        engine = here(policy)
+        try:
+            return await drawn(engine, asked)
+        finally:
+            await engine.aclose()
+
+    async def run() -> tuple[list[Rollout], list[Rollout]]:
+        engine = on_ray(policy, tmp_path, actors=2)
+        assert isinstance(engine, ReadsWeights)
+        try:
+            first = await drawn(engine, asked)
+            await engine.pause()
+            await engine.push_weights(Publisher(other, folder=engine.weights_folder).publish(1))
+            await engine.resume()
+            drawing = asyncio.create_task(drawn(engine, later))
+            await asyncio.sleep(0.1)
+            assert not drawing.done()
+            os.kill(engine.processes[0], signal.SIGKILL)
+            return first, await drawing
+        finally:
+            await engine.aclose()
+
+    with caplog.at_level(logging.WARNING, logger="assay.engines"):
+        first, second = asyncio.run(run())
+    assert "another takes its place" in caplog.text
+    assert len(second) == len({rollout.id for rollout in second}) == len(later)
+    assert tokens(first) == tokens(asyncio.run(local(policy, asked)))
+    assert tokens(second) == tokens(asyncio.run(local(other, later)))
+    assert {span.version for rollout in first for span in rollout.weight_versions} == {0}
+    assert {span.version for rollout in second for span in rollout.weight_versions} == {1}
+    assert not (tmp_path / "weights").exists()
+
+
+def test_what_an_engine_refuses_is_told_in_its_words(cluster: str, policy: PolicyModel, tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = on_ray(policy, tmp_path)
+        try:
+            with pytest.raises(EngineError, match=r"do not fit the model: .* shorten the prompt"):
+                await drawn(engine, requests(1, tokens=4000))
+        finally:
+            await engine.aclose()
+
+    asyncio.run(run())
+
+
+def test_an_actor_that_cannot_be_placed_is_one_sentence(cluster: str, policy: PolicyModel, tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = on_ray(policy, tmp_path, gpus=3, start_s=2.0)
+        try:
+            with pytest.raises(EngineError, match=r"0 CPUs and 3 GPUs did not start within start_s = 2 s; the cluster"):
+                await drawn(engine, requests(1, tokens=4))
+        finally:
+            await engine.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_it_passes_the_suite_of_engines(cluster: str, policy: PolicyModel, tmp_path: Path) -> None:
+    publisher = Publisher(policy, folder=tmp_path / "published")
+    results = run_engine_suite(lambda: on_ray(policy, tmp_path, actors=2), push=publisher.publish)
+    assert {result.check: result.detail for result in results if result.status != "passed"} == {}
