@@ -15,7 +15,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,8 +44,8 @@ def requests(count: int, tokens: int, *, name: str) -> list[RolloutRequest]:
                 messages=(
                     Message(
                         role="user",
-                        content=f"There are {number // 4 + 3} boxes with {7 + number // 4} {WORDS[number // 4 % 8]} each. "
-                        "How many are there in all? Think step by step.",
+                        content=f"There are {number // 4 + 3} boxes with {7 + number // 4} {WORDS[number // 4 % 8]} "
+                        "each. How many are there in all? Think step by step.",
                     ),
                 ),
             ),
@@ -94,7 +93,7 @@ async def pushed(engine: VLLMEngine, policy: PolicyModel, given: Any) -> None:
     started = time.perf_counter()
     weights = Publisher(policy, folder=engine.weights_folder).publish(1)
     wrote = time.perf_counter() - started
-    size = sum(file.stat().st_size for file in Path(weights.path or "").glob("*.safetensors"))
+    size = sum(parameter.numel() * parameter.element_size() for parameter in policy.model.parameters())
     drawing = asyncio.create_task(drawn(engine, requests(given.rows, 2 * given.tokens, name="flight")))
     await asyncio.sleep(given.tokens / 30)
     early = drawing.done()
@@ -107,8 +106,8 @@ async def pushed(engine: VLLMEngine, policy: PolicyModel, given: Any) -> None:
     both = sum(len(rollout.weight_versions) == 2 for rollout in found)
     print(
         f"push of {size / 1e6:.0f} MB: written in {wrote:.2f} s, checked in {times.check_s:.2f} s, paused for "
-        f"{times.pause_s:.2f} s (target 3), probed in {times.probe_s:.2f} s; {both} of {len(found)} requests carry both "
-        f"versions{' (they were done before it)' if early else ''}"
+        f"{times.pause_s:.2f} s (target 3), probed in {times.probe_s:.2f} s; {both} of {len(found)} requests carry "
+        f"both versions{' (they were done before it)' if early else ''}"
     )
 
 
