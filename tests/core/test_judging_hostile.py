@@ -79,11 +79,18 @@ def test_every_hostile_item_fails_with_its_cause_and_spoils_no_other(processes_l
     assert processes_left() == set()
 
 
-def test_a_result_of_a_million_fields_is_too_large() -> None:
-    _, judgements, slowest_s = judge(["fault:million"], timeout_s=20.0)
+@pytest.mark.parametrize("fault", ["million", "fields"])
+def test_a_huge_result_is_too_large(fault: str) -> None:
+    _, judgements, slowest_s = judge([f"fault:{fault}"], timeout_s=20.0, memory_mib=2048)
     assert judgements[0].reason is not None
     assert "returned an answer of" in judgements[0].reason
     assert slowest_s < 20
+
+
+def test_a_result_of_a_million_fields_is_stopped_at_the_limits_too() -> None:
+    _, judgements, slowest_s = judge(["fault:fields"])
+    assert judgements[0].status == "failed"
+    assert slowest_s < LIMIT_S + 0.5
 
 
 def test_processes_left_in_their_own_session_are_killed_and_the_item_fails(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from assay.component import BuildContext, Component, Options
-from assay.contracts import Candidate, Limits, Rollout, Task, Verdict
+from assay.contracts import Candidate, Evidence, Limits, Rollout, Task, Verdict
 from assay.errors import TransientError
 from assay.hookspecs import hookimpl
 from assay.protocols import RewardSource
@@ -101,6 +101,7 @@ ANSWERS: dict[str, Callable[[], object]] = {
     "number": lambda: 1.0,
     "failed": lambda: Verdict(status="failed", reason="I say so", fault="ours"),
     "million": lambda: Verdict.score(1.0, evidence=" " * 50_000_000),
+    "fields": lambda: Verdict.score(1.0, evidence=Evidence(summary="x", data={str(n): n for n in range(10**6)})),
     "abstain": lambda: Verdict.abstain("no answer"),
     "ours": lambda: Verdict.abstain("the gold is unreadable", fault="ours"),
 }
