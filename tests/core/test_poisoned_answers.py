@@ -115,7 +115,8 @@ def plain(judgements: list[Judgement]) -> list[tuple[Any, ...]]:
 
 def judge_after_poison(count: int, folder: Path, rewards: list[dict[str, Any]]) -> None:
     marker = folder / "marker"
-    poisoned = [{"problem": "?", "completion": t.replace("MARKER", str(marker)), "answer": "4711"} for t in poison(count)]
+    texts = [text.replace("MARKER", str(marker)) for text in poison(count)]
+    poisoned = [{"problem": "?", "completion": text, "answer": "4711"} for text in texts]
     good = list(probes())
     clean = assay.score(write(folder / "clean.jsonl", good), rewards=rewards, workers=1)
     # One worker judges a row after the other, so what the poison leaves behind is there for the probes.

@@ -24,6 +24,7 @@ def check(
     *,
     cases: Path | None = None,
     set_: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False)] = (),
+    sandbox: str | None = None,
     other_process: Annotated[bool, Parameter(negative="--no-other-process")] = True,
     report: Path | None = None,
     junit: Path | None = None,
@@ -36,6 +37,7 @@ def check(
             FILE.py:FUNCTION is a function of a local file, which needs --cases.
         cases: JSONL file of cases; default `cases/NAME.jsonl` or `cases.jsonl` of the plugin's package.
         set_: An option of the component, KEY=VALUE; may be repeated.
+        sandbox: The sandbox in which a source that runs programs runs them; as --set sandbox=NAME.
         other_process: Also compare with another process that has another hash seed.
         report: Write the result as an HTML page.
         junit: Write the result as JUnit XML.
@@ -48,6 +50,8 @@ def check(
         if not equals:
             raise ConfigError(f"--set {text}: expected KEY=VALUE")
         override(options, key, value)
+    if sandbox is not None:
+        options["sandbox"] = sandbox
     if ".py:" in name:
         name, options["path"] = "python", name
     kind = _kind(registry, name)

@@ -14,7 +14,12 @@ from assay.config.run import RlvrConfig
 
 
 def demo(
-    *, full: bool = False, steps: int | None = None, seed: int | None = None, shuffle_rewards: bool = False
+    *,
+    full: bool = False,
+    steps: int | None = None,
+    seed: int | None = None,
+    shuffle_rewards: bool = False,
+    out: Path = Path("runs"),
 ) -> int:
     """Train for a few steps and write a report: a tiny model made on the spot, or SmolLM2 with --full.
 
@@ -23,10 +28,11 @@ def demo(
         steps: Number of steps in place of the config's.
         seed: Seed in place of the config's.
         shuffle_rewards: Permute the rewards inside each batch: a control that must not learn.
+        out: The folder in which the run's own folder is made.
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        return _judge_scripted_answers()
-    overrides: dict[str, object] = {}
+        return _judge_scripted_answers(out)
+    overrides: dict[str, object] = {"runs_dir": str(out)}
     if steps is not None:
         overrides["steps"] = steps
     if seed is not None:
@@ -40,7 +46,7 @@ def demo(
     with as_file(files("assay") / "demo") as folder:
         path = folder / ("full.toml" if full else "quick.toml")
         if not full:
-            overrides["policy.model"] = str(quick_start_model(Path("runs") / "quick-start-model").absolute())
+            overrides["policy.model"] = str(quick_start_model(out / "quick-start-model").absolute())
         config = load_config(path, overrides=overrides)
         assert isinstance(config, RlvrConfig)
         from assay.run import train  # after the config: a mistake in a flag is answered at once
@@ -51,16 +57,16 @@ def demo(
     return 0
 
 
-def _judge_scripted_answers() -> int:
+def _judge_scripted_answers(out: Path) -> int:
     """Without torch there is no model: judge scripted answers instead, and name what training needs."""
     from assay.cli.score import score
 
     rows = [json.loads(line) for line in (files("assay") / "demo" / "sums.jsonl").read_text("utf-8").splitlines()]
     shapes = ("The answer is {}.", "\\boxed{{{}}}", "I think it is more than {} or less.", "The answer is 1{}.")
-    path = Path("runs") / "demo-answers.jsonl"
-    path.parent.mkdir(exist_ok=True)
+    path = out / "demo-answers.jsonl"
+    out.mkdir(parents=True, exist_ok=True)
     answers = [{**row, "response": shapes[i % len(shapes)].format(row["answer"])} for i, row in enumerate(rows)]
     path.write_text("".join(json.dumps(row) + "\n" for row in answers), encoding="utf-8")
-    code = score(str(path), reward=("math",))
+    code = score(str(path), reward=("math",), runs_dir=out)
     say('these answers were scripted; to train a model: python -m pip install "assay[train]"')
     return code

@@ -157,7 +157,7 @@ def _option_table(config: type[Any]) -> None:
         [
             key,
             _type_name(field.annotation),
-            "required" if field.is_required() else repr(field.default),
+            "required" if field.is_required() else repr(field.get_default(call_default_factory=True)),
             field.description or "",
         ]
         for key, field in fields.items()

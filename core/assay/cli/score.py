@@ -64,7 +64,7 @@ def score(
         timeout_s: Wall time of one candidate.
         fail_above: Exit with 3 when a larger share of verdicts failed.
         changed_only: Of a run, judge again only what a changed source or a changed task makes necessary.
-        runs_dir: Where a run is looked for.
+        runs_dir: Where a run is looked for, and where this one is kept unless a config says it.
         json_: One JSON object per row on stdout.
     """
     settings = None
@@ -98,6 +98,8 @@ def score(
     note(_read_line(answers))
     output = _output(settings)
     complete = settings.model_copy(update={"base_dir": str(base_dir.absolute())})
+    if config is None:
+        complete = complete.model_copy(update={"runs_dir": str(runs_dir)})
     records = _Records(complete, output, registry.versions(), json_=json_)
     with records:
         asyncio.run(_judge(settings, answers, registry, context, records))

@@ -8,14 +8,14 @@ from cyclopts import Parameter
 from assay import runs
 from assay.cli.output import emit, say
 from assay.cli.progress import FitProgress, Progress
-from assay.config.load import load_config
+from assay.config.load import config_schema, load_config
 from assay.config.rewards import RayConfig
 from assay.config.run import AnyConfig, RlvrConfig, ScoreConfig
 from assay.errors import ConfigError
 
 
 def train(
-    file: Path,
+    file: Path | None = None,
     /,
     *,
     set_: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False)] = (),
@@ -24,6 +24,7 @@ def train(
     dry_run: bool = False,
     resume: bool = False,
     ray: str | None = None,
+    schema: bool = False,
     json_: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """Run a config: reinforcement learning (rlvr), examples (sft, preference), or a reward model (prm).
@@ -35,9 +36,15 @@ def train(
         minutes: Stop after this many minutes, at the end of a step.
         dry_run: Check everything and stop before the first token or update.
         resume: Continue the newest run of this config.
+        schema: Print the JSON Schema of configs, for an editor, and stop.
         ray: Judge on the Ray cluster at this address: auto, local or HOST:PORT.
         json_: One JSON object per line on stdout.
     """
+    if schema:
+        emit(config_schema())
+        return 0
+    if file is None:
+        raise ConfigError("assay train: no config is named; write: assay train FILE.toml")
     overrides = dict(_pair(item) for item in set_)
     overrides |= {key: value for key, value in (("steps", steps), ("minutes", minutes)) if value is not None}
     config = load_config(file, overrides=overrides)

@@ -4,9 +4,10 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import tomli_w
+from pydantic import Field, TypeAdapter
 
 from assay.config.run import KINDS, AnyConfig
 from assay.config.validation import validate
@@ -88,6 +89,19 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, or none that can be read
         return text
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of config files of every kind, as editors use it to complete and check TOML.
+
+    Options of components are not in it: `use` chooses them, and `assay plugins NAME` shows them.
+    """
+    kinds: TypeAdapter[AnyConfig] = TypeAdapter(Annotated[AnyConfig, Field(discriminator="kind")])
+    found = kinds.json_schema()
+    for kind in KINDS.values():  # a file need not say its name: it has one
+        table = found["$defs"][kind.__name__]
+        table["required"] = [key for key in table["required"] if key != "name"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "assay config", **found}
 
 
 def dump_config(config: AnyConfig) -> str:
