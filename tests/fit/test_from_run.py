@@ -10,7 +10,6 @@ from assay.config.fit import ExampleData, GroupExamples
 from assay.config.load import parse_config
 from assay.contracts import Message, Reward, Rollout, RunInfo, ScoredGroup, Task, Turn
 from assay.errors import ConfigError
-from assay.fit import fit
 from assay.store import RunStore
 from assay.training.encoder import TextEncoder
 from assay.training.examples import ExampleSet, read_examples
@@ -127,7 +126,7 @@ def test_steps_cannot_be_learned_from_rewards_of_whole_responses(folder: Path, e
         "objective": {"use": "step"},
     }
     with pytest.raises(ConfigError, match="label the steps first: assay label"):
-        fit(parse_config(table), base_dir=folder)
+        train(parse_config(table), base_dir=folder)
 
 
 def test_a_reference_that_is_no_text_cannot_be_preferred() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from assay.cli import main
+from assay.config.fit import AnyFit
 from assay.config.load import parse_config
 from assay.errors import ConfigError
 from assay.fit import fit
@@ -16,10 +17,17 @@ BASE: dict[str, Any] = {"kind": "sft", "policy": {"model": "model"}, "data": {"p
 PREFERENCE: dict[str, Any] = {**BASE, "kind": "preference", "data": {"path": "pairs.jsonl"}}
 
 
+def config(table: dict[str, Any]) -> AnyFit:
+    """The checked config of a table."""
+    found = parse_config(json.loads(json.dumps(table)), where="c.toml")
+    assert isinstance(found, AnyFit)
+    return found
+
+
 def refused(folder: Path, table: dict[str, Any]) -> str:
     """The sentence; nothing was begun."""
     with pytest.raises(ConfigError) as caught:
-        fit(parse_config(json.loads(json.dumps(table)), where="c.toml"), base_dir=folder)
+        fit(config(table), base_dir=folder)
     assert not (folder / "runs").exists()
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -102,7 +110,7 @@ def test_rows_that_cannot_be_read_may_be_left_out_and_are_counted(folder: Path) 
     (folder / "data.jsonl").write_text("\n".join(rows), encoding="utf-8")
     table = BASE | {"data": {"path": "data.jsonl", "on_bad_row": "skip", "max_tokens": 20}}
     told: list[dict[str, Any]] = []
-    fit(parse_config(table), base_dir=folder, dry_run=True, emit=lambda event: told.append(dict(event)))
+    fit(config(table), base_dir=folder, dry_run=True, emit=lambda event: told.append(dict(event)))
     (facts,) = [event for event in told if event["event"] == "data"]
     assert facts["left_out"] == {"unreadable": 2, "nothing to learn from": 1, "too long": 1}
     assert facts["examples"] == 4
@@ -128,7 +136,7 @@ def test_equal_questions_are_never_in_both_halves(folder: Path) -> None:
     (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     told: list[dict[str, Any]] = []
     table = BASE | {"data": {"path": "data.jsonl", "holdout": 0.3}}
-    fit(parse_config(table), base_dir=folder, dry_run=True, emit=lambda event: told.append(dict(event)))
+    fit(config(table), base_dir=folder, dry_run=True, emit=lambda event: told.append(dict(event)))
     facts = next(event for event in told if event["event"] == "data")
     assert (facts["trained_problems"], facts["held_out_problems"], facts["trained"], facts["held_out"]) == (
         3,
@@ -151,7 +159,7 @@ def test_a_reference_that_cuts_texts_otherwise_is_refused(folder: Path) -> None:
 
 
 def test_a_run_without_rewards_teaches_nothing(folder: Path) -> None:
-    run = fit(parse_config(BASE | {"steps": 0, "runs_dir": str(folder / "earlier")}), base_dir=folder)
+    run = fit(config(BASE | {"steps": 0, "runs_dir": str(folder / "earlier")}), base_dir=folder)
     told = refused(folder, BASE | {"data": {"use": "run", "path": str(run)}})
     assert "has no judged rollouts; name a run of kind 'rlvr'" in told
 

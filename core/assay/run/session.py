@@ -1,8 +1,7 @@
-"""The composition root: a checked config becomes objects, the objects a pipeline, and the pipeline a run folder."""
+"""One run of reinforcement learning while it goes on: its parts, what it records, when it evaluates, how it ends."""
 
 import asyncio
 import json
-import random
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -10,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay import runs
-from assay.config.load import dump_config
 from assay.config.refs import build
 from assay.config.run import EvaluateConfig, RlvrConfig
-from assay.contracts import Reward, Rollout, RunInfo, RunOutcome, Sampling, ScoredGroup, Task, UpdateReport, WeightsRef
-from assay.errors import AssayError, ConfigError, TrainingError
+from assay.contracts import RunInfo, RunOutcome, Sampling, ScoredGroup, UpdateReport
+from assay.errors import AssayError, TrainingError
 from assay.events import Emit
 from assay.interrupt import StopOnInterrupt
 from assay.judging import open_panel
@@ -24,207 +22,21 @@ from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.explain import explained
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
-from assay.preflight import Plan, check_golds_in_workers, check_unchanged, in_workers, plan_training
-from assay.protocols import Decision, Objective, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
-from assay.remote.placing import cluster_workers, open_engine
+from assay.preflight import Plan
+from assay.protocols import Objective, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
+from assay.remote.placing import open_engine
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
+from assay.run.doors import Journal, Learner
 from assay.store import RunStore
 
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
     from assay.training.model import PolicyModel
-    from assay.training.online import GroupLearner, RewardLearner
-    from assay.training.trainer import Trainer
-    from assay.training.weights import Publisher
-
-LOG_BYTES_PER_ROLLOUT = 8192
-"""Generous size of a rollout with its verdicts in the log."""
-
-
-def train(
-    config: RlvrConfig,
-    *,
-    base_dir: Path | None = None,
-    resume: Path | None = None,
-    dry_run: bool = False,
-    emit: Emit = lambda event: None,
-) -> "Path | None":
-    """The folder of the finished run (None after a dry run); see `atrain`."""
-    return asyncio.run(atrain(config, base_dir=base_dir, resume=resume, dry_run=dry_run, emit=emit))
-
-
-async def atrain(
-    config: RlvrConfig,
-    *,
-    base_dir: Path | None = None,
-    resume: Path | None = None,
-    dry_run: bool = False,
-    emit: Emit = lambda event: None,
-) -> "Path | None":
-    """Train as `config` says and return the run's folder.
-
-    Everything that can be checked is checked before the first token is drawn. `resume` continues a run in its own
-    folder: what is durable there is kept, updates after its last checkpoint are made again from stored rollouts.
-
-    Raises:
-        AssayError: with one sentence; what was finished is kept in the run folder.
-    """
-    async with AsyncExitStack() as stack:
-        stored = None
-        folder_of_paths = Path(config.base_dir) if config.base_dir else base_dir or Path.cwd()
-        config = config.model_copy(update={"base_dir": str(folder_of_paths.absolute())})
-        if resume is not None:  # before anything slow: a run that is in use elsewhere is refused at once
-            stored = RunStore.open(resume)
-            stack.callback(stored.close)
-            check_unchanged(config, resume, may_change=MAY_CHANGE)
-        plan = plan_training(config, base_dir=folder_of_paths, where=config.name)
-        for note in plan.notes:
-            emit({"event": "note", "text": note})
-        await stack.enter_async_context(cluster_workers(config.judging, plan.context))
-        policy = _load_policy(plan)
-        plan.context.policy = policy
-        models = _frozen_models(plan, policy)
-        await _try_sources(plan)
-        if dry_run:
-            return None
-        folder = resume or runs.new_run_folder(Path(config.runs_dir), config.name)
-        info = RunInfo(
-            id=folder.name,
-            name=config.name,
-            kind=config.kind,
-            folder=str(folder),
-            seed=config.seed,
-            plugins=plan.registry.versions(),
-        )
-        if stored is None:
-            (folder / runs.CONFIG).write_text(dump_config(config), encoding="utf-8")
-            stored = RunStore.create(folder, info)
-            stack.callback(stored.close)
-        resumed = resume is not None
-        session = await _Session.open(plan, info, folder, stored, stack, emit, resumed=resumed, models=models)
-        await session.run()
-    return folder
-
-
-MAY_CHANGE = frozenset({"steps", "minutes", "checkpoint", "trackers", "runs_dir", "base_dir", "judging"})
-"""Keys that a resumed run may have otherwise than when it began; every other one would make the log a lie."""
-
-
-def _load_policy(plan: Plan) -> "PolicyModel":
-    """The policy, once there is room on the disk for what the run will write."""
-    config = plan.config
-    from assay.training.checkpoint import check_free_space, checkpoint_bytes
-    from assay.training.model import load_policy
-    from assay.training.threads import use_threads
-
-    use_threads()
-    policy = load_policy(
-        config.policy.model,
-        dtype=config.policy.dtype,
-        device=config.policy.device,
-        cache_dir=plan.context.cache_dir,
-        base_dir=plan.context.base_dir,
-    )
-    rollouts = config.steps * config.loop.groups_per_step * config.engine.group_size
-    room = checkpoint_bytes(policy, config.optimizer) * (config.checkpoint.keep + 1) + rollouts * LOG_BYTES_PER_ROLLOUT
-    check_free_space(Path(config.runs_dir), room, what="checkpoints and the log")
-    return policy
-
-
-def _frozen_models(plan: Plan, policy: "PolicyModel") -> "dict[str, PolicyModel]":
-    """The policies that the optimizer compares with, by its names for them."""
-    from assay.training.encoder import TextEncoder
-    from assay.training.model import load_policy
-
-    # Prompts are rendered once, by the engine; that both read the same ids is all that matters.
-    own = TextEncoder(policy.tokenizer, template="plain").fingerprint
-    found: dict[str, PolicyModel] = {}
-    for name, where in plan.config.models.items():
-        model = load_policy(
-            where,
-            dtype=plan.config.policy.dtype,
-            device=plan.config.policy.device,
-            cache_dir=plan.context.cache_dir,
-            base_dir=plan.context.base_dir,
-        )
-        if TextEncoder(model.tokenizer, template="plain").fingerprint != own:
-            raise ConfigError(
-                f"{plan.config.name}: models.{name}: {where!r} has another tokenizer than {policy.name!r}; log-probs "
-                "of the same tokens are compared, so both must cut texts alike"
-            )
-        model.model.requires_grad_(False)
-        found[name] = model
-    return found
 
 
 @dataclass
-class _Learner:
-    """The trainer, and what it learns by, behind the pipeline's one door."""
-
-    trainer: "Trainer"
-    inner: "RewardLearner | GroupLearner"
-    publisher: "Publisher"
-    shuffle_seed: int | None
-    """Permute the rewards inside each batch by this seed: a control that must not learn."""
-
-    def select(self, group: ScoredGroup) -> Decision:
-        """What becomes of one group."""
-        return self.inner.select(group)
-
-    def step(self, groups: Sequence[ScoredGroup]) -> Mapping[str, float]:
-        """One update."""
-        if self.shuffle_seed is not None:
-            groups = shuffled(groups, seed=f"{self.shuffle_seed}:{self.trainer.version}")
-        return self.inner.step(groups)
-
-    def weights(self, version: int) -> WeightsRef:
-        """Where the current weights are."""
-        return self.publisher.publish(version)
-
-
-def shuffled(groups: Sequence[ScoredGroup], *, seed: str) -> list[ScoredGroup]:
-    """The groups with their rewards permuted over the whole batch; masked ones stay masked."""
-    values = [value for group in groups for value in group.values if value is not None]
-    random.Random(seed).shuffle(values)  # noqa: S311 (an order, not a secret)
-    supply = iter(values)
-
-    def redo(reward: Reward) -> Reward:
-        return reward if reward.value is None else reward.model_copy(update={"value": next(supply), "steps": ()})
-
-    return [group.model_copy(update={"rewards": tuple(redo(reward) for reward in group.rewards)}) for group in groups]
-
-
-@dataclass
-class _Journal:
-    """The run's store behind the pipeline's one door."""
-
-    store: RunStore
-    known: Mapping[str, Mapping[str, tuple[Rollout, Reward | None]]] = field(
-        default_factory=dict[str, "Mapping[str, tuple[Rollout, Reward | None]]"]
-    )
-    """What a killed run left behind, by group."""
-
-    def stored(self, group_id: str) -> Mapping[str, tuple[Rollout, Reward | None]]:
-        """Durable rollouts of a group."""
-        return self.known.get(group_id, {})
-
-    def sampled(self, step: int, task: Task, rollout: Rollout) -> None:
-        """Keep a rollout."""
-        self.store.add_rollout(rollout, step=step, task=task)
-
-    def rewarded(self, step: int, rollout: Rollout, reward: Reward) -> None:
-        """Keep a reward."""
-        self.store.add_reward(reward, step=step, group_id=rollout.group_id)
-
-    def trained(self, report: StepReport) -> None:
-        """Keep what became of each group."""
-        for ticket, _, decision in report.batch.decisions:
-            self.store.mark_group(report.step, ticket.group_id, decision.action, decision.reason)
-
-
-@dataclass
-class _Session:
+class Session:
     """One run while it goes on."""
 
     plan: Plan
@@ -235,7 +47,7 @@ class _Session:
     engine: RolloutEngine
     panel: Any
     judges: Mapping[str, Judge]
-    learner: _Learner
+    learner: Learner
     checkpoints: "Checkpoints"
     loop: Loop
     decided: Decided
@@ -259,7 +71,7 @@ class _Session:
         *,
         resumed: bool,
         models: "Mapping[str, PolicyModel]",
-    ) -> "_Session":
+    ) -> "Session":
         """Build every part; what is opened is closed by `stack`."""
         from assay.training.checkpoint import Checkpoints, load_trainer
         from assay.training.online import GroupLearner, RewardLearner
@@ -315,7 +127,7 @@ class _Session:
             first_step, decided = found.step, Decided(progress["next"], set(progress["beyond"]))
         engine = open_engine(config, registry, context)
         stack.push_async_callback(engine.aclose)
-        journal = _Journal(store)
+        journal = Journal(store)
         if resumed:
             journal.known = store.unfinished_groups(after_step=first_step)
             kept = sum(len(group) for group in journal.known.values())
@@ -328,7 +140,7 @@ class _Session:
         else:
             assert objective is not None
             inner = GroupLearner(trainer, objective, config.examples)
-        learner = _Learner(trainer, inner, publisher, config.seed if config.loop.shuffle_rewards else None)
+        learner = Learner(trainer, inner, publisher, config.seed if config.loop.shuffle_rewards else None)
         sampler = next((sidecar for sidecar in trainer.sidecars if isinstance(sidecar, TaskSampler)), None)
         tickets = Tickets(
             plan.tasks,
@@ -523,19 +335,6 @@ class _Session:
         if outcome.status == "done" and self.loop.step and not self.trained_groups:
             self.emit({"event": "alert", "text": "no step had anything to learn from; see: assay show --status failed"})
         self.emit({"event": "done", "run": self.info.id, "report": str(report), **outcome.model_dump()})
-
-
-async def _try_sources(plan: Plan) -> None:
-    """Raise `ConfigError` where a source cannot be built or, in its worker process, cannot read a gold."""
-    config, registry = plan.config, plan.registry
-    async with open_panel(config.rewards, registry=registry, judging=config.judging, context=plan.context) as panel:
-        await check_golds_in_workers(panel, plan.tasks, where=f"{config.name}: tasks")
-    if config.evaluate is None:
-        return
-    judges = (config.evaluate.by or config.rewards[0], *config.evaluate.also)
-    if in_workers(registry, judges):
-        async with open_panel(judges, registry=registry, judging=config.judging, context=plan.context) as panel:
-            await check_golds_in_workers(panel, plan.held_out, where=f"{config.name}: evaluate.tasks")
 
 
 async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) -> dict[str, Judge]:
