@@ -19,6 +19,7 @@ class PolicyConfig(Table):
     model: str = Field(min_length=1)
     """A folder, a hub id, or `smollm2-135m-instruct`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the weights."""
     device: str = "cpu"
     """A torch device."""
 
@@ -27,6 +28,7 @@ class CheckpointConfig(Table):
     """When checkpoints are written."""
 
     every_steps: int = Field(default=20, ge=1)
+    """A checkpoint is written each so many steps, and at the end."""
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
 
@@ -46,6 +48,7 @@ class RunTable(Table):
     base_dir: str | None = None
     """Folder that relative paths of tasks, models and local files are relative to; default the config file's."""
     seed: int = 7
+    """Of everything that is drawn: order of tasks, sampled tokens, fresh weights."""
     runs_dir: str = "runs"
     """Folder that run folders are made in, relative to the working directory."""
     plugins: PluginsConfig = PluginsConfig()

@@ -170,6 +170,7 @@ class RewardModelConfig(Table):
     reference: str | None = None
     """The frozen model of implicit reward models; default `base` as it was at the start."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the weights."""
     device: str = "cpu"
     """A torch device."""
 

@@ -123,6 +123,7 @@ class CascadeEntry(_Entry):
     """The first that does not abstain decides; a later one is judged only where all before it abstained."""
 
     cascade: Annotated["tuple[RewardEntry, ...]", AfterValidator(_plain_members)]
+    """The entries in order."""
 
     @property
     def members(self) -> "tuple[RewardEntry, ...]":
@@ -139,6 +140,7 @@ class MinEntry(_Entry):
     """The smallest of the values."""
 
     min: Annotated["tuple[RewardEntry, ...]", AfterValidator(_plain_members)]
+    """The entries; all are judged."""
 
     @property
     def members(self) -> "tuple[RewardEntry, ...]":
@@ -155,6 +157,7 @@ class ProductEntry(_Entry):
     """The product of the values."""
 
     product: Annotated["tuple[RewardEntry, ...]", AfterValidator(_plain_members)]
+    """The entries; all are judged."""
 
     @property
     def members(self) -> "tuple[RewardEntry, ...]":

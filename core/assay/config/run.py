@@ -58,11 +58,15 @@ class EngineConfig(Use):
     """The rollout engine and how it samples; further keys are the engine's own options."""
 
     use: str = "transformers"
+    """Name of a rollout engine."""
     group_size: int = Field(default=8, ge=1)
     """G: responses per prompt."""
     max_new_tokens: int = Field(default=256, ge=1)
+    """Most tokens of one response; a longer one is cut off there."""
     temperature: float = Field(default=1.0, ge=0)
+    """Of sampling; 0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling; 1 samples from the whole distribution."""
     stop: tuple[str, ...] = ()
     """Texts that end a response."""
     ray: RayEngineConfig | None = None
@@ -175,6 +179,7 @@ class RlvrConfig(RunTable):
     tasks: Use
     engine: EngineConfig = EngineConfig()
     rewards: tuple[RewardEntry, ...] = Field(min_length=1)
+    """The sources that judge each response, one entry each, as a weighted sum; or combinations of them."""
     judging: JudgingConfig = JudgingConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     models: dict[str, str] = Field(default_factory=dict)
@@ -245,6 +250,7 @@ class ScoreData(Table):
     """The file to judge and which columns hold what."""
 
     path: str
+    """JSON lines (also `.gz`) or Parquet, relative to the working directory."""
     prompt: str | None = None
     """Column of the prompt; default the first of prompt, problem, question."""
     response: str | None = None
@@ -252,13 +258,16 @@ class ScoreData(Table):
     reference: str | None = None
     """Column of the reference; default the first of reference, answer, gold, solution, if there is one."""
     on_bad_row: Literal["stop", "skip"] = "stop"
+    """Whether a row that cannot be read ends everything before work, or is left out and counted."""
 
 
 class ScoreOutput(Table):
     """Where the verdicts go."""
 
     path: str
+    """File of JSON lines, one per row that was judged."""
     evidence: bool = True
+    """Whether the evidence of each verdict is written too; the run's log always has it."""
 
 
 class ScoreConfig(RunTable):
@@ -267,6 +276,7 @@ class ScoreConfig(RunTable):
     kind: Literal["score"]
     data: ScoreData
     rewards: tuple[RewardEntry, ...] = Field(min_length=1)
+    """The sources that judge each response, one entry each, as a weighted sum; or combinations of them."""
     judging: JudgingConfig = JudgingConfig()
     output: ScoreOutput | None = None
 
