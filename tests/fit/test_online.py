@@ -100,7 +100,12 @@ ONLINE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ONLINE)
+QUICK = ("online DPO", "SPIN", "ExP-DPO")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ONLINE]
+)
 def test_it_learns_inside_the_loop(folder: Path, start: Path, name: str) -> None:
     run = train(parse_config(table(10, **ONLINE[name])), base_dir=folder)
     assert len(run.metrics) == 10
