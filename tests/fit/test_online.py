@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for digit in range(10)
     ]
     trainer = Trainer(policy, None, OptimizerSettings(learning_rate=1e-3, micro_batch_tokens=8192))
-    for _ in range(60):
+    for _ in range(40):
         if trainer.step_examples(shown, objective("sft")).metrics["nll"] < 0.1:
             break
     save_policy(policy, folder)
@@ -195,6 +196,18 @@ def test_what_does_not_fit_is_one_sentence_before_the_first_token(
         train(parse_config(table(1, **more)), base_dir=folder)
     assert sentence in str(caught.value)
     assert not (folder / "runs").exists()
+
+
+def test_a_frozen_policy_that_cuts_texts_otherwise_is_refused(folder: Path) -> None:
+    shutil.copytree(folder / "model", folder / "other")
+    file = folder / "other" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    words = tokenizer["model"]["vocab"]
+    words["0"], words["1"] = words["1"], words["0"]
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
+    settings = table(1, optimizer={"use": "rto"}, models={"dpo": "other"})
+    with pytest.raises(ConfigError, match=r"models\.dpo: 'other' has another tokenizer than 'model'"):
+        train(parse_config(settings), base_dir=folder)
 
 
 def test_explanations_need_answers(folder: Path) -> None:
