@@ -1,16 +1,28 @@
-"""The README is run: its files are written, its commands and programs executed, in one fresh folder."""
+"""Pages are run: their files are written, their commands and programs executed, each page in a fresh folder."""
 
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from jsonschema import Draft202012Validator
+
+from assay.config.load import config_schema
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md"]
+PAGES = {"README.md": 5, "core/assay/testing/README.md": 2, "plugins/assay_math/README.md": 1}
+"""Page to the number of commands and programs that it has at least."""
+ELSEWHERE = {
+    "examples/choosing-an-optimizer.md": "plugins/test_optim_docs.py",
+    "plugins/assay_optim/README.md": "plugins/test_optim_docs.py",
+    "sandboxes/assay_sandboxes/README.md": "sandboxes/test_page.py",
+}
+"""Other pages with blocks, and the test that runs them."""
+ALL = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("**/*.md")) if ".venv" not in path.parts]
 
 
 class Block(NamedTuple):
@@ -43,12 +55,24 @@ def test_every_command_and_program_of_the_page_works(page: str, tmp_path: Path):
             )
             assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
             executed += 1
-    assert executed >= 5
+    assert executed >= PAGES[page]
 
 
-@pytest.mark.parametrize(
-    "page", [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("**/README.md")) if ".venv" not in path.parts]
-)
+@pytest.mark.parametrize("page", ALL)
+def test_every_block_of_a_page_is_run_or_read(page: str):
+    for block in blocks(page):
+        if page in ELSEWHERE:
+            test = ROOT / "tests" / ELSEWHERE[page]
+            assert Path(page).name in test.read_text("utf-8"), f"{test} no longer runs {page}"
+        elif block.language == "toml" and not block.file:
+            table = tomllib.loads(block.text)
+            errors = Draft202012Validator(config_schema()).iter_errors(table) if "kind" in table else ()
+            assert not [error.message for error in errors], block.text
+        else:
+            assert page in PAGES, f"{page}: nobody runs its {block.language} block"
+
+
+@pytest.mark.parametrize("page", ALL)
 def test_every_local_link_leads_somewhere(page: str):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):

@@ -13,7 +13,7 @@ from assay.config.load import override
 from assay.errors import ConfigError, did_you_mean
 from assay.registry import Registry
 from assay.reports.page import Page, Section, section_rows, write_page
-from assay.testing import CheckResult, run_optimizer_suite, run_reward_suite
+from assay.testing import SUITES, CheckResult, run_optimizer_suite, run_reward_suite
 from assay.testing.optimizer_check import part_axes
 from assay.testing.sandbox_suite import run_sandbox_suite
 
@@ -67,7 +67,7 @@ def check(
         for result in results:
             emit(result._asdict())
     else:
-        say(f"{name} from {origin.distribution} {origin.version}")
+        say(f"{name} from {origin.distribution} {origin.version}, suites version {SUITES}")
         table(["check", "result", "detail"], results)
         passed = sum(result.status == "passed" for result in results)
         say(f"{passed} passed, {len(failed)} failed, {len(results) - passed - len(failed)} skipped")

@@ -116,6 +116,8 @@ def healthy(text: str) -> Verdict:
 def verdict_of(text: str) -> Verdict:
     """What the source does with a text: the fault it names, or the healthy verdict."""
     name = text.partition("fault:")[2].partition(" ")[0]
+    if name == "swap":
+        return healthy(text)
     if name in ANSWERS:
         return cast("Verdict", ANSWERS[name]())
     if name:
@@ -159,7 +161,7 @@ class FaultySource:
         )
 
     async def judge(self, batch: Sequence[Candidate]) -> Sequence[Verdict]:
-        """One verdict per candidate; `fault:short` and `fault:hang` spoil the whole batch."""
+        """One verdict per candidate; `fault:short`, `fault:hang` and `fault:swap` spoil the whole batch."""
         self.judged += len(batch)
         texts = [candidate.rollout.text for candidate in batch]
         if any("fault:hang" in text for text in texts):
@@ -167,7 +169,8 @@ class FaultySource:
         if any("fault:short" in text for text in texts):
             return [healthy(text) for text in texts[1:]]
         _spin(self.options.cost_s * len(batch))
-        return [verdict_of(text) for text in texts]
+        verdicts = [verdict_of(text) for text in texts]
+        return verdicts[::-1] if any("fault:swap" in text for text in texts) else verdicts
 
     async def aclose(self) -> None:
         """Nothing to let go of."""
