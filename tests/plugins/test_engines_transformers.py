@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # transformers and Tensor.tolist are only partly annotated.
 import asyncio
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from assay.training.model import PolicyModel, load_policy
 from assay.training.tiny import make_tiny_model
 from assay_engines.plugin import TRANSFORMERS, TransformersOptions
 from assay_engines.transformers.engine import TransformersEngine
+from assay_engines.transformers.packed import PackedLinear
 
 PREFIX = "Solve like this: 12+7=19, 30+5=35, 8+8=16. "
 
@@ -181,6 +182,39 @@ def test_packed_and_plain_weights_answer_alike(policy: PolicyModel) -> None:
     for name, turn in packed.items():
         assert turn.token_ids == plain[name].token_ids
         assert turn.logprobs == pytest.approx(plain[name].logprobs, abs=1e-4)
+
+
+def test_the_packed_copy_makes_room_for_an_update_and_comes_back_with_the_new_weights(policy: PolicyModel):
+    def copies(engine: TransformersEngine) -> list[bool]:
+        layers = [m for m in engine._twin.network.model.modules() if isinstance(m, PackedLinear)]
+        return [layer.arranged for layer in layers]
+
+    async def run() -> tuple[list[list[bool]], list[Rollout]]:
+        engine = TransformersEngine(policy)
+        asked = requests(["2+2=", "a b"], temperature=0.0)
+        seen, found = [copies(engine)], []
+        for _ in range(2):
+            found += [rollout async for rollout in engine.generate(asked)]
+            seen.append(copies(engine))
+            policy.announce_update()
+            await engine.pause()
+            await engine.resume()
+            seen.append(copies(engine))
+            with torch.no_grad():
+                for parameter in policy.model.parameters():
+                    parameter.mul_(-1.0)
+        await engine.aclose()
+        return seen, found
+
+    try:
+        seen, found = asyncio.run(run())
+    finally:
+        fresh = generate(TransformersEngine(policy, packed=False), requests(["2+2=", "a b"], temperature=0.0))
+    assert [all(flags) and len(flags) > 0 for flags in seen] == [False, True, False, True, False]
+    assert not any(any(seen[at]) for at in (0, 2, 4))
+    count = len(fresh)
+    assert {r.id: r.text for r in found[:count]} == {r.id: r.text for r in fresh}, "negated twice: the first weights"
+    assert {r.id: r.text for r in found[count:]} != {r.id: r.text for r in fresh}
 
 
 def test_an_adapter_is_sampled_from(policy: PolicyModel) -> None:

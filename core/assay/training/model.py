@@ -23,9 +23,10 @@ import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from assay.errors import ConfigError, did_you_mean
 
@@ -61,6 +62,14 @@ EMBEDDED = {
 }
 
 
+class WeightsWatcher(Protocol):
+    """Keeps something that is derived from a policy's weights."""
+
+    def weights_will_change(self) -> None:
+        """An update begins; called from the trainer's thread, must not block."""
+        ...
+
+
 @dataclass
 class PolicyModel:
     """A causal language model that is trained or sampled from, and its tokenizer."""
@@ -73,6 +82,15 @@ class PolicyModel:
     """The name that was asked for."""
     path: str
     """The folder that it was loaded from."""
+    watchers: WeakSet[WeightsWatcher] = field(
+        default_factory=lambda: WeakSet[WeightsWatcher](), repr=False, compare=False
+    )
+    """Who keeps copies of the weights and hears of an update before it begins."""
+
+    def announce_update(self) -> None:
+        """Tell the watchers that the weights are about to change: memory for copies of them is better used now."""
+        for watcher in tuple(self.watchers):
+            watcher.weights_will_change()
 
     @property
     def end_ids(self) -> frozenset[int]:

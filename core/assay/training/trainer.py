@@ -29,6 +29,7 @@ from assay.training.batch import TokenBatch, count_denominators, make_batch, pla
 from assay.training.forward import ForwardSettings, TokenRow, response_forward, supports_shared_prompt
 from assay.training.ledger import Ledger, token_metrics
 from assay.training.masters import Masters
+from assay.training.memory import FreeMemory
 from assay.training.schedule import learning_rate_share
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Trainer:
         self._total_steps = None if total_steps is None else total_steps * per_batch
         self._max_tokens = max_tokens
         self._clock = clock
+        self._memory = FreeMemory()
         self._sidecars = [sidecar for part in (optimizer, objective) if part is not None for sidecar in part.sidecars]
         self._critics = [sidecar for sidecar in self._sidecars if isinstance(sidecar, Critic)]
         self._heads = [sidecar for sidecar in self._sidecars if isinstance(sidecar, StateHead)]
@@ -265,6 +267,7 @@ class Trainer:
 
     def _count_batch(self, needs: Needs) -> None:
         """One more batch was consumed; a moving reference follows where its iteration ends."""
+        self._memory.release()
         self.version += 1
         if needs.reference_every and self.version % needs.reference_every == 0:
             self.refresh_reference()

@@ -24,9 +24,8 @@ import torch
 from assay.contracts import Rollout, RolloutRequest, WeightsRef
 from assay.errors import EngineError
 from assay_engines.transformers.decode import Decoder
-from assay_engines.transformers.packed import Watch, can_pack, pack
-from assay_engines.transformers.prefill import Network, twin
 from assay_engines.transformers.rendering import Template, render
+from assay_engines.transformers.twin import Twin
 
 if TYPE_CHECKING:
     from assay.training.model import PolicyModel
@@ -60,7 +59,7 @@ class TransformersEngine:
         self._limit = _positions(policy)
         self._rows = max_rows
         self._packed = packed
-        self._watch = Watch(policy.model)
+        self._twin = Twin(policy, packed=packed, rows=max_rows)
         self._version = 0
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._deliver: dict[str, Deliver] = {}
@@ -70,12 +69,13 @@ class TransformersEngine:
         self._broken: Exception | None = None
         self._drained: list[Future[None]] = []
         self._decoder = Decoder(
-            self._network(),
+            self._twin.network,
             _Text(policy.tokenizer),
             end_ids=() if ignore_end else policy.end_ids,
             max_rows=max_rows,
             prefill_tokens=prefill_tokens,
         )
+        policy.watchers.add(self)
 
     @property
     def policy_version(self) -> int:
@@ -130,6 +130,11 @@ class TransformersEngine:
         if weights.version < self._version:
             raise EngineError(f"push_weights: version {weights.version} after {self._version}; versions only grow")
         await self._call(lambda: self._take(weights))
+
+    def weights_will_change(self) -> None:
+        """Give back what is kept of the weights, unless rows are being decoded; callable from any thread."""
+        if self._thread is not None and not self._closed:
+            self._commands.put(self._rest)
 
     async def resume(self) -> None:
         """Go on after `pause`."""
@@ -215,9 +220,23 @@ class TransformersEngine:
 
     def _refresh(self) -> None:
         """Notice weights that were changed without a push, for example by loading a checkpoint into the policy."""
-        stale = self._watch.model is not self._policy.model or self._watch.changed
-        if stale and not self._decoder.busy:
-            self._decoder.take_weights(self._network(), self._version)
+        if self._decoder.busy:
+            return
+        if self._twin.stale or not self._twin.fits(self._policy):
+            self._renew(self._version)
+        else:
+            self._twin.renew()
+
+    def _renew(self, version: int) -> None:
+        """Decode with the policy's weights as they are now."""
+        if not self._twin.fits(self._policy):
+            self._twin = Twin(self._policy, packed=self._packed, rows=self._rows)
+        self._twin.renew()
+        self._decoder.take_weights(self._twin.network, version)
+
+    def _rest(self) -> None:
+        if not self._decoder.busy:
+            self._twin.rest()
 
     def _submit(self, prepared: Sequence[tuple[RolloutRequest, tuple[int, ...]]], deliver: Deliver) -> None:
         self._refresh()
@@ -243,16 +262,11 @@ class TransformersEngine:
     def _take(self, weights: WeightsRef) -> None:
         if weights.path is not None:
             _load_weights(self._policy.model, Path(weights.path))
-        self._decoder.take_weights(self._network(), weights.version)
+        if self._decoder.busy:
+            self._renew(weights.version)
+        else:  # arranged by the next request, so that an engine that only waits holds no copy
+            self._decoder.take_weights(self._twin.network, weights.version)
         self._version = weights.version
-
-    def _network(self) -> Network:
-        self._watch = Watch(self._policy.model)
-        model = twin(self._policy.model)
-        if self._packed and can_pack(model):
-            with torch.no_grad():
-                pack(model, rows=self._rows)
-        return Network(model, self._policy.device, dtype=self._policy.model.dtype)
 
     def _hand_out(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:

@@ -9,7 +9,6 @@ weights change; after that each prompt costs only what is its own.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -140,20 +139,3 @@ class Prefiller:
             mask = torch.cat([torch.ones(len(own), widest, start, dtype=torch.bool, device=device), mask], dim=2)
         cache = PrefillCache(self.network.layers, len(own), widest, prefix)
         return cache, self.network(ids, positions, mask[:, None], cache)
-
-
-def twin(model: Any) -> Any:
-    """A second module over the very same parameter tensors, in eval mode.
-
-    The trainer may switch its own module to train mode or to gradient checkpointing while this one decodes; an update
-    in place is seen by both.
-    """
-    # Of a model wrapped for an adapter this is the base model, in which the adapter's layers stand.
-    unwrapped = getattr(model, "get_base_model", None)
-    model = model if unwrapped is None else unwrapped()
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    second = copy.deepcopy(model, shared)
-    for module in second.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.gradient_checkpointing = False
-    return second.eval()
