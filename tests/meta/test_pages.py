@@ -2,7 +2,10 @@
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
+
+import pytest
 
 from assay import hookspecs
 
@@ -22,6 +25,22 @@ def test_the_hook_table_has_every_hook_with_its_arguments():
         if name.startswith("assay_")
     }
     assert table == hooks
+
+
+def test_the_layer_table_has_every_layer():
+    table = (ROOT / "core" / "README.md").read_text("utf-8").partition("## Layers")[2].partition("\n## ")[0]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    (layers,) = [item for item in settings["tool"]["importlinter"]["contracts"] if item["type"] == "layers"]
+    names = [name for line in layers["layers"] for name in line.split(" | ") if not name.startswith("_")]
+    assert not [name for name in names if f"`{name}`" not in table]
+
+
+@pytest.mark.parametrize("folder", ["plugins", "examples"])
+def test_the_table_of_a_folder_has_everything_in_it(folder: str):
+    page = (ROOT / folder / "README.md").read_text("utf-8")
+    inside = [path.name for path in (ROOT / folder).iterdir() if path.is_dir() or path.suffix == ".md"]
+    missing = [name for name in inside if name not in ("README.md", "__pycache__") and f"]({name}" not in page]
+    assert not missing, f"{folder}/README.md does not name {missing}"
 
 
 def test_every_command_is_described_in_its_module():
