@@ -91,7 +91,7 @@ class Wald(NamedTuple):
     """
 
     alive_rate: float
-    """p: the problem's own pass rate, clipped to [0.2, 0.9] by `wald`."""
+    """p: at least how often the bare problem is solved, clipped to [0.2, 0.9] by `wald`."""
     cap: int
     leak: float = 0.04
     error: float = 0.05
@@ -147,5 +147,9 @@ class All(NamedTuple):
 
 
 def wald(pass_rate: float, cap: int) -> Wald:
-    """The sequential test for a problem of this pass rate."""
+    """The sequential test for a problem that is solved at least so often.
+
+    Hand in the low end of what a few solutions say of the pass rate: their plain share is often too high, and living
+    prefixes are then called dead after two or three failures.
+    """
     return Wald(min(0.9, max(0.2, pass_rate)), cap)

@@ -31,6 +31,7 @@ from assay.labels.nodes import (
 )
 from assay.labels.plans import Mode, Plan, plan_for
 from assay.protocols import RolloutEngine
+from assay.reports.statistics import Interval
 
 T = TypeVar("T")
 IN_FLIGHT = 128
@@ -151,7 +152,7 @@ class Labeller:
                 node.given += right[solution.id]
                 node.completions.update(self._log.completions.get(node.key, {}))
         low, high = self._settings.pass_rate
-        chosen = [s for s in known if right[s.id] or low <= rates[problem_key(s.task)] <= high]
+        chosen = [s for s in known if right[s.id] or low <= rates[problem_key(s.task)].value <= high]
         for solution in chosen:
             for length, node in self._trie.path(solution).items():
                 self._behind[node.key] = (node, solution.left(length))
@@ -172,7 +173,7 @@ class Labeller:
     # ---- one solution ----
 
     async def _label_all(
-        self, solutions: Sequence[Solution], right: Mapping[str, bool], rates: Mapping[str, float]
+        self, solutions: Sequence[Solution], right: Mapping[str, bool], rates: Mapping[str, Interval]
     ) -> list[Labelled]:
         slots = asyncio.Semaphore(IN_FLIGHT)
         done = 0
@@ -184,7 +185,7 @@ class Labeller:
                     self._settings.mode,
                     len(solution.pieces),
                     right=right[solution.id],
-                    pass_rate=rates[problem_key(solution.task)],
+                    pass_rate=rates[problem_key(solution.task)].low,
                     samples=self._settings.samples,
                 )
                 found = await self._label_one(solution, plan, right=right[solution.id])

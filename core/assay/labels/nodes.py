@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from assay.contracts import Message, Rollout, Task, Turn
 from assay.labels.decisions import Counts, Rule, State
+from assay.reports.statistics import Interval, wilson
 from assay.steps import Piece
 
 Result = Literal["right", "wrong", "truncated", "abstained", "failed"]
@@ -150,10 +151,13 @@ def in_audit(seed: int, key: str, share: float) -> bool:
     return int.from_bytes(digest, "big") < share * 2**64
 
 
-def pass_rates(solutions: Sequence[Solution], right: Mapping[str, bool]) -> dict[str, float]:
-    """Problem key to the share of its judged solutions that are right; `right` by solution id, unjudged ones absent."""
+def pass_rates(solutions: Sequence[Solution], right: Mapping[str, bool]) -> dict[str, Interval]:
+    """Problem key to the share of its judged solutions that are right, with its Wilson interval.
+
+    `right` by solution id, unjudged ones absent.
+    """
     found: dict[str, list[bool]] = {}
     for solution in solutions:
         if solution.id in right:
             found.setdefault(problem_key(solution.task), []).append(right[solution.id])
-    return {key: sum(values) / len(values) for key, values in found.items()}
+    return {key: wilson(sum(values), len(values)) for key, values in found.items()}

@@ -139,7 +139,7 @@ def closed(steps: int, dead: int, states: Mapping[int, State]) -> list[float | N
 
 
 def plan_for(mode: Mode, steps: int, *, right: bool, pass_rate: float, samples: int) -> Plan:
-    """The plan of a solution with so many steps, of a problem of this pass rate; `samples` completions at most."""
+    """The plan of a solution with so many steps, of a problem solved at least so often, with `samples` completions."""
     if mode == "soft":
         return Everything(steps, All(samples), right=right)
     if right:
