@@ -30,9 +30,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     folder = tmp_path_factory.mktemp("fuzz")
     with (
         (folder / "said").open("w", encoding="utf-8") as said,
-        subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=said, text=True, env=os.environ
-        ) as running,
+        subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=said, text=True) as running,
     ):
         assert running.stdout is not None
         yield json.loads(running.stdout.readline())["url"]
@@ -45,6 +43,7 @@ def fuzz(url: str, cases: int) -> Counter[int]:
     """Send `cases` requests, spread over the routes; the count of every status."""
     from schemathesis import checks
     from schemathesis.generation import GenerationMode
+    from schemathesis.specs.openapi import checks as openapi
 
     described = schemathesis.openapi.from_url(f"{url}/openapi.json", wait_for_schema=60)
     operations = [operation.ok() for operation in described.get_all_operations()]
@@ -53,24 +52,21 @@ def fuzz(url: str, cases: int) -> Counter[int]:
     seen: Counter[int] = Counter()
     held = (
         checks.not_a_server_error,
-        schemathesis.openapi.checks.status_code_conformance,
-        schemathesis.openapi.checks.content_type_conformance,
-        schemathesis.openapi.checks.response_schema_conformance,
+        openapi.status_code_conformance,
+        openapi.content_type_conformance,
+        openapi.response_schema_conformance,
     )
     for operation in operations:
-        share = cases // len(posts) if operation in posts else 10
+        if operation not in posts:
+            send(operation, GenerationMode.POSITIVE, 5, held, seen)  # nothing about it could be wrong
+            continue
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            send(operation, mode, max(share // 2, 1), held, seen)
+            send(operation, mode, cases // (2 * len(posts)), held, seen)
     return seen
 
 
 def send(operation: Any, mode: Any, count: int, held: Any, seen: Counter[int]) -> None:
-    try:
-        strategy = operation.as_strategy(generation_mode=mode)
-    except Exception as error:  # schemathesis says so where an operation has nothing that could be wrong
-        if type(error).__name__ in {"SkipTest", "Unsatisfiable"}:
-            return
-        raise
+    strategy = operation.as_strategy(generation_mode=mode)
 
     @settings(
         max_examples=count,
@@ -78,7 +74,7 @@ def send(operation: Any, mode: Any, count: int, held: Any, seen: Counter[int]) -
         database=None,
         derandomize=True,
         phases=[Phase.generate],
-        suppress_health_check=list[HealthCheck](HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
     @given(case=strategy)
     def sent(case: Any) -> None:
@@ -107,7 +103,7 @@ def test_two_thousand_generated_requests_and_no_5xx(url: str):
     assert not [code for code in seen if code >= 500]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list[HealthCheck](HealthCheck))
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(raw=st.binary(max_size=300), route=st.sampled_from(["/v1/score", "/openrlhf", "/slime", "/v1/sources"]))
 def test_any_bytes_get_an_answer_that_is_json(url: str, raw: bytes, route: str):
     answer = httpx.post(f"{url}{route}", content=raw, headers={"Content-Type": "application/json"}, timeout=60)

@@ -153,7 +153,14 @@ def rewards_of(source: dict[str, Any], texts: list[str]) -> list[Reward]:
 
 
 def test_the_source_http_gives_what_the_servers_own_reward_gives(server: Process):
-    texts = ["4", r"so \boxed{4}", "5", "hm", "", *(text for _, text in itertools.islice(hostile_texts(), 20))]
+    texts = [
+        "4",
+        r"so \boxed{4}",
+        "5",
+        "hm",
+        "",
+        *(text for _, text in itertools.islice(hostile_texts(huge=50_000), 30)),
+    ]
     away = rewards_of({"use": "http", "url": server.url, "rewards": ["math"], "max_batch": 8}, texts)
     here = rewards_of({"use": "math"}, texts)
     assert [reward.value for reward in away] == [reward.value for reward in here]

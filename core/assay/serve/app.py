@@ -67,8 +67,16 @@ def build_app(service: Service, settings: Settings, *, metrics: Metrics, check_h
     _add_refusals(app)
     app.include_router(_routes(service, settings, metrics))
     app.include_router(_host_routes(service, settings))
-    known = frozenset(app.openapi()["paths"])
+    known = frozenset(_described(app, service)["paths"])
     return Gate(app, settings, check_host=check_host, routes=known, count=metrics.request)
+
+
+def _described(app: FastAPI, service: Service) -> dict[str, Any]:
+    """The OpenAPI document, with the names of this server's rewards in it."""
+    document = app.openapi()
+    asked = document["components"]["schemas"]["ScoreRequest"]["properties"]["rewards"]["anyOf"][0]
+    asked["items"]["enum"] = [entry.name for entry in service.panel.entries]
+    return document
 
 
 def _routes(service: Service, settings: Settings, metrics: Metrics) -> APIRouter:

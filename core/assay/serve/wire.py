@@ -28,8 +28,19 @@ class Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
+def _either(one: str, other: str) -> dict[str, JsonValue]:
+    """For the description: exactly one of two fields is given."""
+
+    def only(given: str, left_out: str) -> JsonValue:
+        return {"required": [given], "properties": {given: {"not": {"type": "null"}}, left_out: {"type": "null"}}}
+
+    return {"oneOf": [only(one, other), only(other, one)]}
+
+
 class AskedTask(Wire):
     """A task as `assay.Task` writes it; `prompt` may stand for one message of the user, and the id may be left out."""
+
+    model_config = ConfigDict(json_schema_extra=_either("prompt", "messages"))
 
     id: Identifier | None = None
     """Default: made of the content."""
@@ -58,6 +69,8 @@ class AskedTask(Wire):
 
 class AskedRollout(Wire):
     """A rollout as `assay.Rollout` writes it; `text` may stand for one turn, and the ids may be left out."""
+
+    model_config = ConfigDict(json_schema_extra=_either("text", "turns"))
 
     id: Identifier | None = None
     task_id: Identifier | None = None
