@@ -59,7 +59,7 @@ def test_the_resolved_config_is_a_config_and_equals_itself(rlvr: Path, tmp_path:
         ("rewards", [], "gsm8k.toml: rewards: "),
         ("rewards.0.use", 3, "rewards[0].use: input should be a valid string; found 3"),
         ("judging.on_failed", "zero", "judging.on_failed: input should be 'mask' or 'stop'; found 'zero'"),
-        ("kind", "rlvrr", "kind: unknown kind 'rlvrr'; known: rlvr, score. Did you mean 'rlvr'?"),
+        ("kind", "rlvrr", "kind: unknown kind 'rlvrr'; known: rlvr, sft, preference, prm, score. Did you mean 'rlvr'?"),
         ("loop.min_scored", 9, "loop.min_scored is 9 with engine.group_size = 8; every group would be dropped"),
         (
             "evaluate",
