@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -364,18 +364,39 @@ def test_a_judge_reaches_an_engine_through_its_context() -> None:
     assert "scripted: 1 calls" in verdict.evidence[-1].summary
 
 
+EMBEDDED = {"use": "transformers", "model": "smollm2-135m-instruct"}
+PLAIN = '{prompt}\n{answer}\nGive a grade, 0 or 1. Write only JSON like {"reason": "right", "grade": 1, "key": "..."}'
+
+
 @pytest.mark.slow
-def test_a_judge_on_the_embedded_model_scores_or_says_that_it_cannot() -> None:
-    context = make_context(Registry.load(), base_dir=Path(), seed=0)
+def test_a_judge_on_the_embedded_model_grades_where_it_is_asked_plainly() -> None:
+    """A model of 135 million parameters writes the JSON it is asked for when the template is short."""
     component = component_from("assay_judge", "reward_source", "judge")
-    engine = {"use": "transformers", "model": "smollm2-135m-instruct"}
-    options = {"engine": engine, "max_tokens": 64, "votes": 2, "temperature": 0.7}
-    verdict = judge_text(component, "Paris", prompt="Capital of France?", options=options, context=context)
-    # A model of 135 million parameters rarely writes the JSON it is asked for; then the verdict is ours to mask.
-    assert verdict.status == "scored" or (verdict.reason, verdict.fault) == ("judge_unreadable", "ours")
-    usage: Any = verdict.evidence[-1].data
-    assert usage["calls"] == 2
-    assert usage["completion_tokens"] > 0
+    options = {"engine": EMBEDDED, "template": PLAIN, "low": 0, "high": 1, "max_tokens": 80}
+    context = make_context(Registry.load(), base_dir=Path(), seed=0)
+    verdicts = [
+        judge_text(component, "Paris", prompt="Capital of France?", options=options, context=context) for _ in range(2)
+    ]
+    for verdict in verdicts:
+        assert verdict.status == "scored"
+        assert verdict.value in (0.0, 1.0)
+        grade, used = (dict(item.data) for item in verdict.evidence)
+        assert grade["grade"] == verdict.value
+        assert (used["model"], used["calls"]) == ("smollm2-135m-instruct", 1)
+        assert cast("int", used["prompt_tokens"]) > 100
+        assert 10 < cast("int", used["completion_tokens"]) <= 80
+    # Greedy, so it says the same of the same answer.
+    assert verdicts[0].value == verdicts[1].value
+    assert verdicts[0].evidence[0] == verdicts[1].evidence[0]
+
+
+@pytest.mark.slow
+def test_what_the_embedded_model_cannot_say_in_json_is_masked_and_never_a_zero() -> None:
+    judge = {"use": "judge", "engine": EMBEDDED, "max_tokens": 4, "votes": 2, "temperature": 0.7}
+    (reward,) = rewarded([{"cascade": [{"use": "numeric"}, judge]}], ["Paris"])
+    assert reward.value is None
+    assert reward.parts[0].fault == "ours"
+    assert "judge_unreadable" in str(reward.parts[0].reason)
 
 
 def rewarded(entries: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Any]:
