@@ -157,6 +157,8 @@ def read_own(row: Row, options: FormatOptions) -> list[StepRow]:
     else:
         empty: list[Any] = [None] * len(steps)
         given = list_of(row, "labels") if "labels" in row else empty
+        if "successes" not in row and "attempts" not in row:
+            return [make_row(_asked(row), texts, [_trl_label(label) for label in given], **_known(row))]
         hits = list_of(row, "successes") if "successes" in row else empty
         tries = list_of(row, "attempts") if "attempts" in row else empty
         if not len(given) == len(hits) == len(tries) == len(steps):
@@ -165,8 +167,18 @@ def read_own(row: Row, options: FormatOptions) -> list[StepRow]:
                 f"{len(tries)} for {len(steps)} steps"
             )
         labels = [_counted(given[k], hits[k], tries[k], k + 1) for k in range(len(steps))]
-    known = {key: row[key] for key in ("outcome", "domain", "origin", "provenance") if row.get(key) is not None}
-    return [make_row(row["problem"] if "problem" in row else row["prompt"], texts, labels, **known)]
+    return [make_row(_asked(row), texts, labels, **_known(row))]
+
+
+def _asked(row: Row) -> Any:
+    """The problem or the prompt."""
+    if "problem" not in row and "prompt" not in row:
+        raise ConfigError(f"column 'problem': missing; found {', '.join(map(repr, row))}")
+    return row["problem"] if "problem" in row else row["prompt"]
+
+
+def _known(row: Row) -> dict[str, Any]:
+    return {key: row[key] for key in ("outcome", "domain", "origin", "provenance") if row.get(key) is not None}
 
 
 def _counted(label: Any, successes: Any, attempts: Any, number: int) -> StepLabel:

@@ -165,9 +165,12 @@ def _described(file: Path) -> dict[str, Any]:
     model: Any = cast("dict[str, Any]", found).get("model", {})
     if not isinstance(model, dict):
         raise ConfigError(f"{file}: model: a table is expected; found {type(model).__name__}")
-    return cast("dict[str, Any]", model)
+    options: Any = cast("dict[str, Any]", found).get("options") or {}
+    fitted = options.get("threshold") if isinstance(options, dict) else None
+    return {**cast("dict[str, Any]", model), **({} if fitted is None else {"threshold": fitted})}
 
 
 def written(spec: ScorerSpec) -> dict[str, Any]:
     """What is saved for this description."""
-    return {"use": SOURCE, "options": {}, "format": 1, "model": spec.model_dump(mode="json")}
+    model = spec.model_dump(mode="json", exclude={"threshold"})
+    return {"use": SOURCE, "options": {"threshold": spec.threshold}, "format": 1, "model": model}

@@ -207,7 +207,7 @@ def test_a_wrong_row_is_one_sentence(row: dict[str, Any], sentence: str) -> None
 def test_a_named_format_says_which_column_it_misses() -> None:
     with pytest.raises(ConfigError, match="column 'labels': missing, which the format 'trl' needs"):
         read_row({"prompt": "p", "completions": []}, FormatOptions(format="trl"))
-    with pytest.raises(ConfigError, match="format: 'trll' is unknown; .*Did you mean 'trl'"):
+    with pytest.raises(ConfigError, match=r"format: 'trll' is unknown; .*Did you mean 'trl'"):
         read_row({}, FormatOptions(format="trll"))
     with pytest.raises(ConfigError, match="rows hold more than one solution; only reading is offered"):
         write_row(OWN, "prm800k")

@@ -235,11 +235,12 @@ def save_reward_model(
 ) -> None:
     """Write what makes a model folder a reward model: its description and the weights of its heads.
 
-    `threshold` is one that was fitted while training; it is kept where the description leaves its own open.
+    `threshold` is one that was fitted while training; it is kept where the source's options leave their own open.
     """
     described = dict(objective.describe(policy, reference))
-    if threshold is not None and "threshold" in described and described["threshold"] is None:
-        described["threshold"] = threshold
+    options = described.get("options")
+    if threshold is not None and isinstance(options, dict) and options.get("threshold", threshold) is None:
+        described["options"] = {**options, "threshold": threshold}
     (folder / REWARD_MODEL).write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
     heads = {
         f"{sidecar.name}.{name}": value.detach().contiguous()
