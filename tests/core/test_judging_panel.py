@@ -126,10 +126,11 @@ def panel(
     *,
     judging: JudgingConfig = LENIENT,
     seen: list[Judgement] | None = None,
+    distribution: str = "test-plugins",
 ) -> Panel:
     return open_panel(
         ENTRIES.validate_python(entries),
-        registry=registry_of(module, "assay.testing.faulty"),
+        registry=registry_of(module, "assay.testing.faulty", distribution=distribution),
         judging=judging,
         context=BuildContext(base_dir=Path.cwd()),
         observe=None if seen is None else lambda _, judgement: seen.append(judgement),
@@ -243,7 +244,7 @@ def test_one_bad_candidate_in_a_batch_costs_one_verdict(module: str) -> None:
 
 
 def test_batches_are_as_few_as_they_can_be(module: str) -> None:
-    judge(module, [{"use": "model-a"}], [f"text {index}" for index in range(50)])
+    judge(module, [{"use": "model-a"}], [f"text {index}" for index in range(50)], distribution="assay")
     sizes = [size for name, size in calls_of(module) if name == "a"]
     assert sum(sizes) == 50
     assert len(sizes) <= 7 + 2
@@ -251,7 +252,7 @@ def test_batches_are_as_few_as_they_can_be(module: str) -> None:
 
 def test_sources_on_one_device_take_turns_by_weight(module: str) -> None:
     texts = [f"text {index}" for index in range(160)]
-    judge(module, [{"use": "model-a"}, {"use": "model-b"}], texts)
+    judge(module, [{"use": "model-a"}, {"use": "model-b"}], texts, distribution="assay")
     names = [name for name, _ in calls_of(module)]
     assert names.count("a") <= 22
     assert names.count("b") <= 22
@@ -357,15 +358,29 @@ def test_wrong_entries_are_refused_before_anything_starts(module: str) -> None:
 @pytest.mark.parametrize("use", ["faulty", "faulty-inline", "faulty-batch"])
 def test_injected_faults_never_become_numbers(module: str, use: str) -> None:
     generator = random.Random(7)
-    kinds = ["raise", "nan", "short", "string", "abstain", "ours", "outside"]
+    kinds = ["raise", "nan", "short", "string", "abstain", "ours", "outside", "swap"]
     texts = [
         f"fault:{generator.choice(kinds)} {index}" if generator.random() < 0.5 else f"text {'x' * index}"
         for index in range(120)
     ]
     rewards = judge(module, [{"use": use, "on_candidate_fault": "mask"}], texts)
     for text, reward in zip(texts, rewards, strict=True):
-        assert reward.value == (None if text.startswith("fault:") else faulty.healthy(text).value)
+        masked = text.startswith("fault:") and "swap" not in text
+        assert reward.value == (None if masked else faulty.healthy(text).value)
     assert [reward.rollout_id for reward in rewards] == [f"r{index}" for index in range(120)]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_answers_in_another_order_never_become_numbers(
+    module: str, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    generator = random.Random(3)
+    texts = [
+        f"{'fault:swap ' if generator.random() < share else ''}{'x' * generator.randrange(40)}" for _ in range(200)
+    ]
+    rewards = judge(module, [{"use": "faulty-batch"}], texts, judging=JudgingConfig(cache=False))
+    assert values(rewards) == [faulty.healthy(text).value for text in texts]
+    assert sum("in another order" in record.message for record in caplog.records) >= 1
 
 
 def test_a_policy_gains_nothing_by_answers_that_nobody_can_judge(module: str) -> None:

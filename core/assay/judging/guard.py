@@ -7,6 +7,7 @@ what may hang belongs into a worker process.
 """
 
 import asyncio
+import logging
 import random
 import time
 import traceback
@@ -23,10 +24,13 @@ from assay.judging import rebuild
 from assay.judging.answers import ContractError, checked_batch, checked_verdict, outside
 from assay.judging.capture import judging_context, shortened
 from assay.judging.health import backoff_s
+from assay.judging.order import OrderWatch
 from assay.judging.tracked import Answer, CallPool, ProgramKey
 from assay.judging.worker import describe
 from assay.protocols import RewardSource
 from assay.verifier import FunctionSource
+
+log = logging.getLogger("assay")
 
 _CANDIDATES = TypeAdapter(Sequence[Candidate])
 _VERDICTS = TypeAdapter(list[Verdict])
@@ -164,8 +168,13 @@ class InlineGuard(_Retrying):
     def __init__(
         self, source: RewardSource, limits: Limits, random_source: random.Random, *, copies: bool = False
     ) -> None:
-        """Judge with `source` under `limits`; with `copies` it gets candidates of its own to spoil."""
+        """Judge with `source` under `limits`; with `copies` it is not trusted.
+
+        It then gets candidates of its own to spoil, and whether it keeps the order of its batches is watched.
+        """
         super().__init__(limits, random_source)
+        watched = copies and limits.deterministic and limits.scope == "rollout"
+        self.order = OrderWatch() if watched else None
         self.source = source
         self.copies = copies
         self.immediate = isinstance(source, FunctionSource)
@@ -177,6 +186,25 @@ class InlineGuard(_Retrying):
     async def aclose(self) -> None:
         """Close the source."""
         await self.source.aclose()
+
+    async def judge(self, batch: Sequence[Candidate]) -> Sequence[Judged]:
+        """One judged verdict per candidate, in order."""
+        if self.order is None or len(batch) == 1:
+            return await super().judge(batch)
+        if self.order.broken:
+            return await self._one_by_one(batch)
+        try:
+            judged = await self._attempts(batch)
+            if not self.order.due():
+                return judged
+            picked = self.random.sample(range(len(batch)), (len(batch) + 1) // 2)
+            again = await self._attempts([batch[index] for index in picked])
+        except _CallError:
+            return await self._one_by_one(batch)
+        if self.order.compare([item.verdict for item in judged], picked, [item.verdict for item in again]):
+            return judged
+        log.warning("a source answers its batches in another order than it got them: from now on it gets single ones")
+        return await self._one_by_one(batch)
 
     async def _one_by_one(self, batch: Sequence[Candidate]) -> Sequence[Judged]:
         judged = await super()._one_by_one(batch)
