@@ -135,6 +135,16 @@ def test_explanations_teach_where_every_answer_is_wrong(folder: Path, start: Pat
     assert set(line) == {"task", "rollout", "text"}
 
 
+def test_a_pretraining_stream_stands_beside_the_rewards(folder: Path, start: Path) -> None:
+    lines = [{"text": f"the sum of {a} and {b} is {a + b}"} for a in range(5) for b in range(5)]
+    (folder / "plain.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    stream = {"path": "plain.jsonl", "weight": 0.5, "objective": {"use": "sft", "text_column": "text"}}
+    optimizer = {"use": "dr_grpo", "learning_rate": 3e-4, "micro_batch_tokens": 8192}
+    run = train(parse_config(table(8, optimizer=optimizer, stream=stream)), base_dir=folder)
+    assert run.metrics[-1]["stream_loss"] < run.metrics[0]["stream_loss"] - 0.5
+    assert gain(run, start) > 0.02
+
+
 def test_a_killed_online_run_goes_on_as_one_that_was_not(folder: Path) -> None:
     settings = table(6, **ONLINE["iterative DPO"], checkpoint={"every_steps": 2})
     whole = train(parse_config({**settings, "runs_dir": "whole"}), base_dir=folder)
@@ -182,6 +192,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"optimizer": {"use": "expo"}}, "makes explanations likelier and none are drawn; add the table explanations"),
     ({"optimizer": {"use": "grpo"}, "explanations": {}}, 'learns from no explanations; use "expo"'),
+    ({"stream": {"path": "tasks.jsonl"}}, "tasks.jsonl:1: column 'response': missing"),
+    (
+        {"stream": {"path": "tasks.jsonl", "objective": {"use": "outcome"}}},
+        "stream.objective: 'outcome' trains a reward model or a head",
+    ),
     ({"optimizer": {"use": "rto"}}, 'compares with a frozen policy; add models = { dpo = "FOLDER" }'),
     ({"optimizer": {"use": "grpo"}, "models": {"dpo": "model"}}, "models.dpo: the optimizer 'grpo' knows no policy"),
     ({"optimizer": {"use": "rto"}, "models": {"dpo": "nowhere"}}, "'nowhere'"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from assay.config.base import CheckpointConfig, PolicyConfig, RunTable, Table
-from assay.config.fit import AnyFit, GroupExamples, PreferenceConfig, PrmConfig, SftConfig
+from assay.config.fit import AnyFit, GroupExamples, PreferenceConfig, PrmConfig, SftConfig, StreamData
 from assay.config.refs import Use
 from assay.config.rewards import JudgingConfig, RewardEntry
 from assay.config.training import OptimizerSettings
@@ -189,6 +189,9 @@ class RlvrConfig(RunTable):
     `optimizer` table then holds the trainer's settings alone."""
     examples: GroupExamples = GroupExamples()
     """How a group becomes examples of the objective."""
+    stream: StreamData | None = None
+    """Examples whose loss is added to every update: the pretraining term of PPO-ptx (arXiv 2203.02155). Its objective
+    is `sft` unless it names one, and its batches are as large as `loop.groups_per_step` unless it says otherwise."""
     explanations: ExplanationConfig | None = None
     """Draw answer-conditioned explanations for each group that is learned from."""
     loop: LoopConfig = LoopConfig()

@@ -168,18 +168,6 @@ def _models(config: AnyFit, objective: Objective, context: BuildContext) -> tupl
     return policy, reference
 
 
-def batch_of(data: ExampleSet, step: int, size: int, *, seed: int) -> list[Any]:
-    """The examples of a step (from 0): each pass has an order of its own that depends on the seed alone."""
-    import random
-
-    examples = data.trained
-    per_epoch = -(-len(examples) // size)
-    epoch, place = divmod(step, per_epoch)
-    order = list(range(len(examples)))
-    random.Random(f"{seed}:{epoch}").shuffle(order)  # noqa: S311 (an order, not a secret)
-    return [examples[index] for index in order[place * size : (place + 1) * size]]
-
-
 def stream_size(stream: StreamData, config: AnyFit) -> int:
     """Examples of the second stream in one step."""
     return stream.batch_size or config.training.batch_size

@@ -22,7 +22,7 @@ from assay.contracts import RunInfo, RunOutcome, UpdateReport
 from assay.errors import AssayError, ConfigError
 from assay.events import Emit
 from assay.fit.measures import best_of_held_out, first_errors
-from assay.fit.plan import FitPlan, batch_of, plan_fit, stream_size
+from assay.fit.plan import FitPlan, plan_fit, stream_size
 from assay.interrupt import StopOnInterrupt
 from assay.observers import Observers, Trackers
 from assay.preflight import check_unchanged
@@ -249,6 +249,7 @@ class _Session:
 
     def _update(self) -> dict[str, Any]:
         """One optimizer step and its line."""
+        from assay.training.examples import batch_of
         from assay.training.trainer import ExampleStream
 
         plan, config = self.plan, self.plan.config

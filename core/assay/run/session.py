@@ -33,6 +33,7 @@ from assay.store import RunStore
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
     from assay.training.model import PolicyModel
+    from assay.training.online import Stream
 
 
 @dataclass
@@ -71,6 +72,7 @@ class Session:
         *,
         resumed: bool,
         models: "Mapping[str, PolicyModel]",
+        stream: "Stream | None",
     ) -> "Session":
         """Build every part; what is opened is closed by `stack`."""
         from assay.training.checkpoint import Checkpoints, load_trainer
@@ -136,10 +138,10 @@ class Session:
             emit({"event": "resumed", "step": first_step, "kept_rollouts": kept})
         publisher = Publisher(policy, folder=engine.weights_folder if isinstance(engine, ReadsWeights) else None)
         if optimizer is not None:
-            inner = RewardLearner(trainer, optimizer)
+            inner = RewardLearner(trainer, optimizer, stream)
         else:
             assert objective is not None
-            inner = GroupLearner(trainer, objective, config.examples)
+            inner = GroupLearner(trainer, objective, config.examples, stream)
         learner = Learner(trainer, inner, publisher, config.seed if config.loop.shuffle_rewards else None)
         sampler = next((sidecar for sidecar in trainer.sidecars if isinstance(sidecar, TaskSampler)), None)
         tickets = Tickets(

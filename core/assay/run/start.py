@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 
 from assay import runs
 from assay.config.load import dump_config
+from assay.config.refs import Use, build
 from assay.config.run import RlvrConfig
 from assay.contracts import RunInfo
 from assay.errors import ConfigError
 from assay.events import Emit
 from assay.judging import open_panel
 from assay.preflight import Plan, check_golds_in_workers, check_unchanged, in_workers, plan_training
+from assay.protocols import Objective
 from assay.remote.placing import cluster_workers
 from assay.run.session import Session
 from assay.store import RunStore
 
 if TYPE_CHECKING:
     from assay.training.model import PolicyModel
+    from assay.training.online import Stream
 
 LOG_BYTES_PER_ROLLOUT = 8192
 """Generous size of a rollout with its verdicts in the log."""
@@ -67,6 +70,7 @@ async def atrain(
         policy = _load_policy(plan)
         plan.context.policy = policy
         models = _frozen_models(plan, policy)
+        stream = _stream(plan, policy)
         await _try_sources(plan)
         if dry_run:
             return None
@@ -84,7 +88,9 @@ async def atrain(
             stored = RunStore.create(folder, info)
             stack.callback(stored.close)
         resumed = resume is not None
-        session = await Session.open(plan, info, folder, stored, stack, emit, resumed=resumed, models=models)
+        session = await Session.open(
+            plan, info, folder, stored, stack, emit, resumed=resumed, models=models, stream=stream
+        )
         await session.run()
     return folder
 
@@ -138,6 +144,36 @@ def _frozen_models(plan: Plan, policy: "PolicyModel") -> "dict[str, PolicyModel]
         model.model.requires_grad_(False)
         found[name] = model
     return found
+
+
+def _stream(plan: Plan, policy: "PolicyModel") -> "Stream | None":
+    """The examples beside the rewards, all read and checked."""
+    from assay.training.encoder import TextEncoder
+    from assay.training.examples import read_examples
+    from assay.training.online import Stream
+
+    config, data = plan.config, plan.config.stream
+    if data is None:
+        return None
+    use, where = data.objective or Use(use="sft"), f"{config.name}: stream"
+    objective: Objective = build(
+        plan.registry, "objective", use.use, use.options, plan.context, where=f"{where}.objective"
+    )
+    if objective.sidecars or objective.kind == "prm":
+        raise ConfigError(
+            f"{where}.objective: {use.use!r} trains a reward model or a head, and here the policy is trained; use another"
+        )
+    found = read_examples(
+        data,
+        objective,
+        TextEncoder(policy.tokenizer),
+        seed=config.seed,
+        base_dir=plan.context.base_dir,
+        runs_dir=Path(config.runs_dir),
+        longest=getattr(policy.model.config, "max_position_embeddings", None),
+        where=where,
+    )
+    return Stream(found, objective, data.weight, data.batch_size or config.loop.groups_per_step, config.seed)
 
 
 async def _try_sources(plan: Plan) -> None:

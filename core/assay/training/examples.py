@@ -50,6 +50,15 @@ class ExampleSet:
         return total.hexdigest()[:16]
 
 
+def batch_of(data: ExampleSet, step: int, size: int, *, seed: int) -> list[Example]:
+    """The examples of a step (from 0): each pass has an order of its own that depends on the seed alone."""
+    per_epoch = -(-len(data.trained) // size)
+    epoch, place = divmod(step, per_epoch)
+    order = list(range(len(data.trained)))
+    random.Random(f"{seed}:{epoch}").shuffle(order)  # noqa: S311 (an order, not a secret)
+    return [data.trained[index] for index in order[place * size : (place + 1) * size]]
+
+
 class _Found(NamedTuple):
     problem: str
     example: Example

@@ -7,25 +7,45 @@ token ids that were sampled, and all examples of a step make one batch. The refe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from assay.config.fit import GroupExamples
 from assay.contracts import ScoredGroup
 from assay.protocols import Decision, Example, Objective, PolicyOptimizer
 from assay.training.encoder import TextEncoder
+from assay.training.examples import ExampleSet, batch_of
 from assay.training.group_rows import SampledEncoder, members, rows_of_group
+from assay.training.trainer import ExampleStream, Trainer
 
-if TYPE_CHECKING:
-    from assay.training.trainer import Trainer
+
+@dataclass(frozen=True)
+class Stream:
+    """Examples that are learned beside the rewards, in an order that the seed decides."""
+
+    data: ExampleSet
+    objective: Objective
+    weight: float
+    size: int
+    """Examples of one update."""
+    seed: int
+
+    def at(self, step: int) -> ExampleStream:
+        """What belongs to the update after `step` others."""
+        return ExampleStream(batch_of(self.data, step, self.size, seed=self.seed), self.objective, self.weight)
+
+
+def _also(stream: Stream | None, step: int) -> Sequence[ExampleStream]:
+    return () if stream is None else (stream.at(step),)
 
 
 class RewardLearner:
     """Learns from rewards by a policy optimizer."""
 
-    def __init__(self, trainer: Trainer, optimizer: PolicyOptimizer) -> None:
-        """A learner with the trainer's `optimizer`."""
+    def __init__(self, trainer: Trainer, optimizer: PolicyOptimizer, stream: Stream | None = None) -> None:
+        """A learner with the trainer's `optimizer`, and a stream of examples beside the rewards."""
         self._trainer = trainer
         self._optimizer = optimizer
+        self._stream = stream
 
     def select(self, group: ScoredGroup) -> Decision:
         """What the optimizer decides on one group."""
@@ -33,14 +53,17 @@ class RewardLearner:
 
     def step(self, groups: Sequence[ScoredGroup]) -> Mapping[str, float]:
         """One update."""
-        return self._trainer.step(groups).metrics
+        return self._trainer.step(groups, also=_also(self._stream, self._trainer.version)).metrics
 
 
 class GroupLearner:
     """Turns groups into examples and examples into updates."""
 
-    def __init__(self, trainer: Trainer, objective: Objective, choice: GroupExamples) -> None:
+    def __init__(
+        self, trainer: Trainer, objective: Objective, choice: GroupExamples, stream: Stream | None = None
+    ) -> None:
         """A learner with the trainer's `objective`; `choice` says what of a group is learned from."""
+        self._stream = stream
         self._trainer = trainer
         self._objective = objective
         self._choice = choice
@@ -58,7 +81,8 @@ class GroupLearner:
     def step(self, groups: Sequence[ScoredGroup]) -> Mapping[str, float]:
         """One update; `examples` counts what it was made of."""
         examples = self.examples(groups)
-        return {**self._trainer.step_examples(examples).metrics, "examples": float(len(examples))}
+        also = _also(self._stream, self._trainer.version)
+        return {**self._trainer.step_examples(examples, also=also).metrics, "examples": float(len(examples))}
 
     def examples(self, groups: Sequence[ScoredGroup]) -> list[Example]:
         """The examples of these groups."""

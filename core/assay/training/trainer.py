@@ -148,8 +148,12 @@ class Trainer:
         """The frozen policy behind `logp_ref`, or None (not needed, or the adapter switched off)."""
         return self._reference
 
-    def step(self, groups: Sequence[ScoredGroup]) -> UpdateReport:
+    def step(self, groups: Sequence[ScoredGroup], *, also: Sequence[ExampleStream] = ()) -> UpdateReport:
         """Update on one batch and report; the version counts up also when nothing could be learned from it.
+
+        Args:
+            groups: the batch.
+            also: examples whose losses are added, with their weights, to that of each optimizer step (PPO-ptx).
 
         Raises:
             TrainingError: the loss or the gradient is not finite; the weights are those before the failing step.
@@ -175,7 +179,7 @@ class Trainer:
             generator = torch.Generator().manual_seed(_mix(self._seed, self.version))
             for _ in range(self.settings.epochs):
                 for index in self._mini_batches(batch, generator):
-                    self._policy_update(tokens.rows, batch, index, ledger)
+                    self._policy_update(tokens.rows, batch, index, ledger, also)
             for sidecar in self._sidecars:
                 ledger.facts.update(sidecar.after_step(batch, ledger.metrics()))
         self._count_batch(needs)
@@ -213,10 +217,7 @@ class Trainer:
         for _ in range(self.settings.epochs):
             for part in _parts(examples, self.settings.updates_per_batch, generator):
                 tokens += self._example_pass(part, objective, ledger, weight=1.0).tokens
-                for stream in also:
-                    inner = Ledger()
-                    self._example_pass(stream.examples, stream.objective, inner, weight=stream.weight)
-                    ledger.add({f"stream_{name}": value for name, value in inner.metrics().items()})
+                self._stream_pass(also, ledger)
                 self._apply(ledger)
         self._count_batch(objective.needs)
         ledger.facts.update(examples=len(examples), tokens=tokens, update_s=self._clock() - started)
@@ -264,6 +265,13 @@ class Trainer:
                     self._backward(report.loss if weight == 1.0 else report.loss * weight)
             ledger.add({**report.metrics, "loss": float(report.loss.detach())})
         return totals
+
+    def _stream_pass(self, also: Sequence[ExampleStream], ledger: Ledger) -> None:
+        """Every further stream forward and backward; its numbers are named `stream_...`."""
+        for stream in also:
+            inner = Ledger()
+            self._example_pass(stream.examples, stream.objective, inner, weight=stream.weight)
+            ledger.add({f"stream_{name}": value for name, value in inner.metrics().items()})
 
     def _count_batch(self, needs: Needs) -> None:
         """One more batch was consumed; a moving reference follows where its iteration ends."""
@@ -352,7 +360,9 @@ class Trainer:
 
     # -- one optimizer step ----------------------------------------------------------------------------------------
 
-    def _policy_update(self, rows: Sequence[TokenRow], batch: TrainBatch, index: Tensor, ledger: Ledger) -> None:
+    def _policy_update(
+        self, rows: Sequence[TokenRow], batch: TrainBatch, index: Tensor, ledger: Ledger, also: Sequence[ExampleStream]
+    ) -> None:
         assert self.optimizer is not None
         needs = self.optimizer.needs
         part = batch
@@ -380,6 +390,7 @@ class Trainer:
                 report = self.optimizer.loss(piece, forward)
                 self._backward(report.loss)
             ledger.add({**token_metrics(piece, forward), **report.metrics, "loss": float(report.loss.detach())})
+        self._stream_pass(also, ledger)
         self._apply(ledger)
 
     def _complete(self, piece: TrainBatch, forward: Forward, needs: Needs) -> TrainBatch:
