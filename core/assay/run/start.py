@@ -161,7 +161,7 @@ def _stream(plan: Plan, policy: "PolicyModel") -> "Stream | None":
     )
     if objective.sidecars or objective.kind == "prm":
         raise ConfigError(
-            f"{where}.objective: {use.use!r} trains a reward model or a head, and here the policy is trained; use another"
+            f"{where}.objective: {use.use!r} trains a reward model or a head; here the policy is trained: use another"
         )
     found = read_examples(
         data,
