@@ -60,7 +60,7 @@ def train_reward_model(folder: Path) -> Path:
     for _ in range(200):
         given = draw.sample(range(10, 99), 3)
         asked = f"max({given[0]}, {given[1]}, {given[2]}) ="
-        rows += [{"prompt": asked, "completion": f" {number}", "label": number == max(given)} for number in given]
+        rows += [{"prompt": asked, "response": f" {number}", "label": number == max(given)} for number in given]
     write_rows(folder / "labels.jsonl", rows)
     config = {
         "kind": "prm",
