@@ -5,7 +5,7 @@
 64 rollouts a step stream in over `sample-s`; one source takes 1, 10 or 100 ms per rollout, four at once; an update
 takes `train-s`. One JSON line per cost and staleness: seconds per step (first step left out), their ratio to the
 ideal (max(sample, judge) + train where stages take turns, staleness 0; max(sample, judge, train) where they overlap),
-and the share of judging that other stages hid. `judging_overlap_parts.py` does the same with real parts.
+and the share of judging that other stages hid (also without the last step, beside which nothing is sampled). `judging_overlap_parts.py` does the same with real parts.
 """
 
 import argparse
@@ -140,7 +140,7 @@ async def measure(cost_s: float, staleness: int, steps: int, sample_s: float, tr
         "step_s": round(step_s, 3),
         "ideal_s": round(ideal_s, 3),
         "ratio": round(step_s / ideal_s, 3),
-        "judge_hidden": round(sum(hidden[1:]) / (len(hidden) - 1), 3),
+        "judge_hidden": round(sum(hidden[1:-1]) / (len(hidden) - 2), 3),
     }
 
 

@@ -5,8 +5,9 @@
 The transformers engine draws 8 answers to each of `--groups` questions; each answer is judged by `math` in worker
 processes, by a reward model that was trained here for the purpose, and by `code` in the best sandbox that works here
 (the answer continues a function, which is called). One JSON line per staleness: seconds per step, of each stage and of
-judging alone (first step left out), the share of judging that other stages hid, and calls and latencies per source;
-then the same with scripted parts whose stages take as long as the real ones did.
+judging alone, the share of judging that other stages hid (first and last step left out: the one warms up, beside the
+other nothing more is sampled), and calls and latencies per source; then the same with scripted parts whose stages take
+as long as the real ones did.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def run_real(folder: Path, given: argparse.Namespace, reward_model: Path, stalen
         "checkpoint": {"every_steps": 10_000},
     }
     run: Any = assay.train(parse_config(config))
-    lines: list[dict[str, Any]] = run.metrics[1:]
+    lines: list[dict[str, Any]] = run.metrics[1:-1]
 
     def mean(name: str) -> float:
         return sum(line.get(name, 0.0) for line in lines) / len(lines)
@@ -125,7 +126,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rows", type=int, default=32)
