@@ -5,7 +5,8 @@
 64 rollouts a step stream in over `sample-s`; one source takes 1, 10 or 100 ms per rollout, four at once; an update
 takes `train-s`. One JSON line per cost and staleness: seconds per step (first step left out), their ratio to the
 ideal (max(sample, judge) + train where stages take turns, staleness 0; max(sample, judge, train) where they overlap),
-and the share of judging that other stages hid (also without the last step, beside which nothing is sampled). `judging_overlap_parts.py` does the same with real parts.
+and the share of judging that other stages hid (also without the last step, beside which nothing more is sampled).
+`judging_overlap_parts.py` does the same with real parts.
 """
 
 import argparse
