@@ -84,7 +84,8 @@ def main() -> int:
             full = _label(chains, given, "soft")
             truth = _naive_labels(full)
             naive.update(_counted(full, truth), decoded=_decoded_by_naive(full))
-            for mode, totals in (("hard_exact", exact), ("auto", auto)):
+            modes: list[tuple[Mode, Totals]] = [("hard_exact", exact), ("auto", auto)]
+            for mode, totals in modes:
                 report = _label(chains, given, mode)
                 labels = {found.solution.id: list(found.labels) for found in report.labelled}
                 totals.update(_counted(report, labels), decoded=report.cost.decoded)

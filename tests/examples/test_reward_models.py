@@ -51,6 +51,7 @@ def test_the_data_and_the_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         task = Task(id="t", messages=(Message(role="user", content=row["prompt"]),), reference=row["answer"])
         rollout = Rollout(id="r", task_id="t", group_id="t", turns=(Turn(text=row["response"]),))
         assert right(task, rollout).value == float(row["label"])
+    task = Task(id="t", messages=(Message(role="user", content="1+1="),), reference="2")
     blank = Rollout(id="r", task_id="t", group_id="t", turns=(Turn(text="no step"),))
     assert right(task, blank).status == "abstained"
     for row in make.labelled(0, 5):

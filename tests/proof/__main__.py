@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from models import MODELS
-from table import gates, write_table
+from table import LONG, figures, gates, table
 from unit import Plan, run_unit
 
 
@@ -21,11 +21,14 @@ def main() -> int:
     arguments = _arguments()
     plan = Plan(arguments.out, tuple(arguments.seeds), arguments.updates, tuple(arguments.models))
     failed = 0 if arguments.only_table else _run(plan)
-    page = write_table(plan)
-    print(page.read_text(encoding="utf-8"))
+    found = figures(plan)
+    held = gates(found, long=plan.updates >= LONG)
+    page = table(found, held)
+    (plan.out / "table.md").write_text(page, encoding="utf-8")
+    print(page)
     if failed:
         return 1
-    return 0 if all(gate.holds for gate in gates(plan)) else 3
+    return 0 if all(gate.holds for gate in held) else 3
 
 
 def _run(plan: Plan) -> int:

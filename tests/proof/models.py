@@ -49,7 +49,7 @@ MODELS: dict[str, Model] = {
         "generative, with critique",
         {"use": "generative_critique", **VERDICT, "instruction": INSTRUCTION, "critiques": 4, "critique_tokens": 12},
         "critiques",
-        pools=0.2,
+        pools=0.1,
     ),
     "multi-domain": Model(
         "multi-domain step head, Monte Carlo labels", {"use": "multi_domain"}, "labelled", world="domains"

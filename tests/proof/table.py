@@ -7,13 +7,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from models import MODELS
 from unit import Plan
 
-from assay.reports.best_of import AGGREGATES, Aggregate, BestOf, Estimate, Sample, aggregate, best_of
+from assay.reports.best_of import AGGREGATES, Aggregate, BestOf, Estimate, Sample, aggregate, best_of, expected_argmax
+from assay.reports.resampling import Resampler
+from assay.reports.statistics import Interval
 
 SIZES = (1, 2, 4, 8, 16)
 LONG = 2000
@@ -33,10 +34,19 @@ class Figures:
         return len(self.units)
 
     @cached_property
-    def best(self) -> dict[Aggregate, BestOf]:
-        """Best-of-n by aggregation, over the problems of all seeds together; `value` is the model's own."""
+    def best(self) -> BestOf:
+        """Best-of-n by the model's own aggregation, over the problems of all seeds together."""
+        return best_of(self._pools("value"), SIZES)
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        """Other aggregations of its step scores; none where it has no steps."""
         several = any(len(row["steps"]) > 1 for unit in self.units for row in unit["pool"])
-        return {how: best_of(self._pools(how), SIZES) for how in AGGREGATES if how == "value" or several}
+        return tuple(how for how in AGGREGATES if how != "value") if several else ()
+
+    def argmax(self, how: Aggregate) -> Interval:
+        """Argmax of the most samples by another aggregation."""
+        return Resampler().interval([expected_argmax(pool, SIZES[-1])[0] for pool in self._pools(how)])
 
     def _pools(self, how: Aggregate) -> list[list[Sample]]:
         pools: dict[tuple[int, str], list[Sample]] = {}
@@ -62,7 +72,7 @@ class Figures:
 
     def vote(self, n: int) -> float:
         """Weighted vote of n."""
-        return _value(self.best["value"].rows["weighted vote"][n])
+        return _value(self.best.rows["weighted vote"][n])
 
 
 class Gate(NamedTuple):
@@ -83,9 +93,9 @@ def figures(plan: Plan) -> dict[str, Figures]:
     return found
 
 
-def gates(plan: Plan) -> list[Gate]:
-    """Every gate whose models are finished."""
-    return list(_gates(figures(plan), long=plan.updates >= LONG))
+def gates(found: Mapping[str, Figures], *, long: bool) -> list[Gate]:
+    """Every gate whose models are finished; `long` for those of a run of `LONG` updates."""
+    return list(_gates(found, long=long))
 
 
 def _gates(found: Mapping[str, Figures], *, long: bool) -> Iterator[Gate]:
@@ -111,14 +121,14 @@ def _gates(found: Mapping[str, Figures], *, long: bool) -> Iterator[Gate]:
                 yield Gate(text, ours > theirs, f"{ours:.3f} against {theirs:.3f}")
     for name, figure in found.items():
         if MODELS[name].control:
-            gain = _value(figure.best["value"].gain[16])
+            gain = _value(figure.best.gain[16])
             text = f"weighted vote of 16 of {MODELS[name].title!r} does not beat majority by 10 points"
             yield Gate(text, gain < 0.10, f"{gain:+.3f}")
     yield from _falls(found)
 
 
 def _votes(figure: Figures) -> Iterator[Gate]:
-    title, gain = MODELS[figure.name].title, _value(figure.best["value"].gain[16])
+    title, gain = MODELS[figure.name].title, _value(figure.best.gain[16])
     yield Gate(f"weighted vote of 16 of {title!r} beats majority by 10 points", gain >= 0.10, f"{gain:+.3f}")
     few, many = figure.vote(4), figure.vote(16)
     yield Gate(f"weighted vote of {title!r} does not fall from 4 to 16", many >= few, f"{few:.3f} to {many:.3f}")
@@ -127,7 +137,7 @@ def _votes(figure: Figures) -> Iterator[Gate]:
 def _falls(found: Mapping[str, Figures]) -> Iterator[Gate]:
     """Where the argmax of 16 certainly lies below pass@1, it must be flagged as over-optimised."""
     for name, figure in found.items():
-        own = figure.best["value"]
+        own = figure.best
         first, last = _value(own.first), _value(own.rows["argmax"][16])
         if last < first - 0.02:
             text = f"over-optimisation of {MODELS[name].title!r} is flagged, whose argmax of 16 lies below pass@1"
@@ -137,16 +147,12 @@ def _falls(found: Mapping[str, Figures]) -> Iterator[Gate]:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def write_table(plan: Plan) -> Path:
-    """The page of what is finished, `table.md` in the proof's folder."""
-    found = figures(plan)
+def table(found: Mapping[str, Figures], held: Sequence[Gate]) -> str:
+    """The page of what is finished."""
+    lines = [f"| {gate.sentence} | {gate.found} | {'yes' if gate.holds else '**no**'} |" for gate in held]
     parts = [_common(found), _first_errors(found), _best(found), _aggregates(found), _costs(found)]
-    held = [f"| {gate.sentence} | {gate.found} | {'yes' if gate.holds else '**no**'} |" for gate in gates(plan)]
-    parts.append(_table("| gate | found | holds |", held))
-    page = plan.out / "table.md"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
-    return page
+    parts.append(_table("| gate | found | holds |", lines))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _common(found: Mapping[str, Figures]) -> str:
@@ -155,7 +161,7 @@ def _common(found: Mapping[str, Figures]) -> str:
     for world in ("digits", "domains"):
         models = [figure for name, figure in found.items() if MODELS[name].world == world and MODELS[name].pools == 1]
         if models:
-            most = max(models, key=lambda figure: figure.seeds).best["value"]
+            most = max(models, key=lambda figure: figure.seeds).best
             cells = [_interval(most.rows[row][n]) for row in ("majority", "any of n") for n in (4, 16)]
             lines.append(f"| {world} | {most.problems:,} | {_interval(most.first)} | {' | '.join(cells)} |")
     head = "| world | problems | pass@1 | majority of 4 | majority of 16 | any of 4 | any of 16 |"
@@ -175,7 +181,7 @@ def _first_errors(found: Mapping[str, Figures]) -> str:
 def _best(found: Mapping[str, Figures]) -> str:
     lines: list[str] = []
     for name, figure in found.items():
-        own = figure.best["value"]
+        own = figure.best
         argmax = " / ".join(f"{_value(own.rows['argmax'][n]):.3f}" for n in SIZES)
         falls = "argmax falls" if own.over_optimised else ""
         length = "-" if own.length_correlation is None else f"{own.length_correlation:+.2f}"
@@ -190,8 +196,9 @@ def _best(found: Mapping[str, Figures]) -> str:
 def _aggregates(found: Mapping[str, Figures]) -> str:
     lines: list[str] = []
     for name, figure in found.items():
-        if len(figure.best) > 1:
-            cells = [_interval(figure.best[how].rows["argmax"][16]) for how in AGGREGATES if how != "value"]
+        if figure.aggregates:
+            values = [figure.argmax(how) for how in figure.aggregates]
+            cells = [f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]" for value in values]
             lines.append(f"| {MODELS[name].title} | {' | '.join(cells)} |")
     return _table(f"| argmax of 16 by | {' | '.join(how for how in AGGREGATES if how != 'value')} |", lines)
 

@@ -37,12 +37,12 @@ def test_the_data_is_what_it_says(proof: Any, tmp_path: Path) -> None:
     found = {path.stem: rows(path) for path in tmp_path.glob("*.jsonl")}
     counts = {name: len(found[name]) for name in ("outcomes", "oracle", "critiques", "pools", "steps")}
     assert counts == {"outcomes": 90, "oracle": 90, "critiques": 90, "pools": 24, "steps": 20}
-    problems = [
+    problems: list[set[str]] = [
         {row["prompt"] for row in found["outcomes"]},
         {row["problem"] for row in found["pools"]},
         {row["problem"] for row in found["steps"]},
     ]
-    assert len(set.union(*problems)) == sum(map(len, problems)) == 15 + 6 + 20
+    assert len(problems[0] | problems[1] | problems[2]) == sum(map(len, problems)) == 15 + 6 + 20
     for row in found["oracle"]:
         wrong = wrong_steps(row["prompt"], row["completions"])
         assert [index for index, right in enumerate(row["labels"]) if not right] == wrong
@@ -58,10 +58,10 @@ def test_the_data_is_what_it_says(proof: Any, tmp_path: Path) -> None:
 
 
 def unit(proof: Any, plan: Any, name: str, seed: int, f1: float | None, scores: list[tuple[float, bool]]) -> None:
-    """A finished unit: forty pools of these (score, right) samples, whose right answer is r and whose wrong ones w."""
+    """A finished unit: six pools of these (score, right) samples, whose right answer is r and whose wrong ones w."""
     pool = [
         {"problem": f"p{n}", "correct": right, "answer": "wr"[right], "length": 9 + n, "value": v, "steps": [v, 1.0]}
-        for n in range(40)
+        for n in range(6)
         for v, right in scores
     ]
     facts = {"f1": f1, "error_accuracy": [f1, 0.0, 1.0], "correct_accuracy": [1.0, 0.9, 1.0], "step_auc": 0.9}
@@ -83,24 +83,26 @@ def test_the_table_and_its_gates(proof: Any, tmp_path: Path) -> None:
         unit(proof, plan, "outcome-end", seed, None, blind)
         unit(proof, plan, "outcome-steps", seed, 0.2, fooled)
     unit(proof, plan, "untrained", 1, 0.1, blind)
-    gates = {gate.sentence: gate for gate in proof.table.gates(plan)}
+    found = proof.table.figures(plan)
+    held = proof.table.gates(found, long=False)
+    gates = {gate.sentence: gate for gate in held}
     failed = {sentence for sentence, gate in gates.items() if not gate.holds}
     assert failed == {"first-error F1 of 'implicit, cross-entropy' at least 90%"}
     assert gates["weighted vote of 16 of 'step head, oracle labels' beats majority by 10 points"].found == "+1.000"
     (flag,) = (gate for sentence, gate in gates.items() if sentence.startswith("over-optimisation"))
     assert "every step" in flag.sentence
     assert flag.holds
-    page = proof.table.write_table(plan).read_text(encoding="utf-8")
+    page = proof.table.table(found, held)
     assert "| step head, oracle labels | 2 | 90.0 [88.0, 92.0] |" in page
     assert "| outcome, at the end | 2 | not defined |" in page
     assert "argmax falls" in next(line for line in page.splitlines() if "every step's end" in line and "argmax" in line)
-    assert "| digits | 80 | 0.438 [" in page
+    assert "| digits | 12 | 0.438 [" in page
 
 
 def test_a_long_run_has_a_higher_bar(proof: Any, tmp_path: Path) -> None:
     plan = proof.unit.Plan(tmp_path, (1,), 2500)
     unit(proof, plan, "step-oracle", 1, 0.9, [(0.9, True)] * 7 + [(0.1, False)] * 9)
-    failed = [gate.sentence for gate in proof.table.gates(plan) if not gate.holds]
+    failed = [gate.sentence for gate in proof.table.gates(proof.table.figures(plan), long=True) if not gate.holds]
     assert failed == ["first-error F1 of 'step head, oracle labels' at least 95%"]
 
 
