@@ -557,8 +557,8 @@ class RewardObjective(Objective, Protocol):
         """What is saved beside the weights as `reward_model.json`, plain data.
 
         `use` names the reward source and `options` holds its options, to which the loader adds `path`, the folder; all
-        else (template, step boundary, head, token ids, aggregation, the tokenizer's hash) is the source's. An option
-        `threshold` that is None is filled with the one that was fitted while training.
+        else (template, step boundary, head, token ids, aggregation, the tokenizer's hash) is the source's, under
+        `model`; a `threshold` there that is None is filled with one that was fitted later.
         """
         ...
 

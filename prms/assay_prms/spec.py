@@ -165,12 +165,9 @@ def _described(file: Path) -> dict[str, Any]:
     model: Any = cast("dict[str, Any]", found).get("model", {})
     if not isinstance(model, dict):
         raise ConfigError(f"{file}: model: a table is expected; found {type(model).__name__}")
-    options: Any = cast("dict[str, Any]", found).get("options") or {}
-    fitted = options.get("threshold") if isinstance(options, dict) else None
-    return {**cast("dict[str, Any]", model), **({} if fitted is None else {"threshold": fitted})}
+    return cast("dict[str, Any]", model)
 
 
 def written(spec: ScorerSpec) -> dict[str, Any]:
     """What is saved for this description."""
-    model = spec.model_dump(mode="json", exclude={"threshold"})
-    return {"use": SOURCE, "options": {"threshold": spec.threshold}, "format": 1, "model": model}
+    return {"use": SOURCE, "options": {}, "format": 1, "model": spec.model_dump(mode="json")}

@@ -103,7 +103,10 @@ def measure(policy: PolicyModel, options: argparse.Namespace) -> int:
     plain = PlainLoop(policy, head)
     longest = scorer.longest or 4096
     rows = responses(options.file, options.rows, longest, plain.encoder)
-    ours = lambda batch: [list(one.values) for one in scorer.score(batch)]  # noqa: E731
+
+    def ours(batch: Sequence[Response]) -> list[list[float]]:
+        return [list(one.values) for one in scorer.score(batch)]
+
     for arm in (ours, plain):  # what is computed once per model
         arm(rows[:2])
     plain.real = plain.padded = 0

@@ -42,7 +42,7 @@ def qwen_folder(folder: Path) -> Path:
         body = Qwen2Model(config)
         score = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
         with torch.no_grad():
-            score[2].weight.mul_(5)
+            score[2].weight.mul_(5)  # pyright: ignore[reportCallIssue, reportArgumentType]  # a layer, not a tensor
     folder.mkdir()
     described = config.to_dict() | {
         "architectures": ["Qwen2ForProcessRewardModel"],

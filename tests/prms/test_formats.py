@@ -61,8 +61,9 @@ def test_prm800k_follows_the_chosen_path_and_offers_alternatives(samples: Path) 
         alone = read_row(row, KEEP.model_copy(update={"alternatives": False}))
         assert len(alone) <= 1
         assert alone == found[: len(alone)]
-        given = [[*(step["completions"] or []), step["human_completion"]] for step in row["label"]["steps"]]
-        offered = {one["text"] for step in given for one in step if one}
+        offered: set[str] = set()
+        for step in row["label"]["steps"]:
+            offered |= {one["text"] for one in [*(step["completions"] or []), step["human_completion"]] if one}
         for one in found:
             assert one.problem == row["question"]["problem"]
             assert one.steps[-1] in offered
@@ -121,7 +122,7 @@ def test_evaluation_sets_count_from_zero_or_from_one(shared: Path) -> None:
         (found,) = read_row(row)
         first = row["model_output_solution_first_error_step"]
         wrong = row["model_output_solution_correctness"] != "correct" and first not in (0, None)
-        assert found.first_error == (first - 1 if wrong else None)
+        assert found.first_error == (int(first) - 1 if wrong else None)
     for row in lines(data / "prmbench_subset400" / "target_data.jsonl"):
         (found,) = read_row(row, KEEP)
         inside = [number - 1 for number in row["error_steps"] if number <= len(found.steps)]

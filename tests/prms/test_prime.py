@@ -105,8 +105,7 @@ def test_learning_tells_right_from_wrong_and_the_scores_of_before_were_those_of_
     before = judged(source, mixed.rollouts)
     first = learned(source, [mixed])
     assert (first["prime/version"], first["prime/responses"], first["prime/good_share"]) == (1.0, 4.0, 0.5)
-    for _ in range(30):
-        last = learned(source, [mixed])
+    last = [learned(source, [mixed]) for _ in range(30)][-1]
     after = judged(source, mixed.rollouts)
     assert last["prime/loss"] < 0.5 * first["prime/loss"]
     assert last["prime/accuracy"] == 1.0

@@ -21,7 +21,7 @@ from assay_prms.spec import read_spec
 
 Write = Callable[[str, Sequence[Mapping[str, Any]]], Path]
 SUMS = [(a, b) for a in range(4) for b in range(4)]
-STEPS = [
+STEPS: list[dict[str, Any]] = [
     {"problem": f"{a}+{b}=", "steps": [f"{a}+{b}={a + b + wrong}", f"so {a + b + wrong}"], "labels": [not wrong, True]}
     for a, b in SUMS
     for wrong in (0, 1)
@@ -123,12 +123,12 @@ def first_error_rows() -> list[dict[str, Any]]:
 def shepherd_rows() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row in STEPS:
-        signs = ["+" if label else "-" for label in row["labels"]]
         pieces = [f"Step {k}: {step} " for k, step in enumerate(row["steps"], 1)]
-        given, marked = (
-            row["problem"] + " " + "\n".join(piece + mark for piece, mark in zip(pieces, marks, strict=True))
-            for marks in (["ки"] * 2, signs)
-        )
+
+        def marked_by(marks: list[str], row: Mapping[str, Any] = row, pieces: list[str] = pieces) -> str:
+            return f"{row['problem']} " + "\n".join(piece + mark for piece, mark in zip(pieces, marks, strict=True))
+
+        given, marked = marked_by(["ки", "ки"]), marked_by(["+" if label else "-" for label in row["labels"]])
         found.append({"input": given, "label": marked, "task": "sums"})
     return found
 

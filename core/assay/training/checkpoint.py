@@ -27,6 +27,7 @@ from assay.config.training import OptimizerSettings
 from assay.errors import ConfigError, TrainingError
 from assay.protocols import RewardObjective
 from assay.training.forward import causal_model
+from assay.training.ranks import Ranks
 from assay.training.weights import save_configuration, without_ties
 
 if TYPE_CHECKING:
@@ -139,14 +140,16 @@ def find_fault(path: Path) -> str | None:
 
 
 def save_trainer(trainer: Trainer, folder: Path, progress: Mapping[str, JsonValue] | None = None) -> None:
-    """Write everything that `load_trainer` needs to go on bit by bit, and `progress` for the caller."""
-    model = trainer.policy.model
-    save_configuration(trainer.policy, folder)
+    """Write everything that `load_trainer` needs to go on bit by bit, and `progress` for the caller.
+
+    On several processes all of them call it; the first one gathers every tensor and writes the same files as one
+    process would, so that a run can go on with another number of processes.
+    """
+    model, ranks = trainer.policy.model, trainer.ranks
     if causal_model(model) is model:
-        save_file(without_ties(model, model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
+        _write(ranks, without_ties(model, model.state_dict()), folder / WEIGHTS)
     else:
-        save_file(_adapter(model), folder / ADAPTER)
-        model.peft_config["default"].save_pretrained(folder)
+        _write(ranks, _adapter(model), folder / ADAPTER)
     tensors: dict[str, Tensor] = {"rng/torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors |= {f"rng/cuda/{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -175,7 +178,12 @@ def save_trainer(trainer: Trainer, folder: Path, progress: Mapping[str, JsonValu
         tensors |= {
             f"reference/{name}": value for name, value in without_ties(reference, reference.state_dict()).items()
         }
-    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, folder / TENSORS)
+    _write(ranks, tensors, folder / TENSORS)
+    if ranks.rank > 0:
+        return
+    save_configuration(trainer.policy, folder)
+    if causal_model(model) is not model:
+        model.peft_config["default"].save_pretrained(folder)
     (folder / NUMBERS).write_text(json.dumps(numbers, indent=1), encoding="utf-8")
 
 
@@ -193,18 +201,19 @@ def load_trainer(trainer: Trainer, folder: Path) -> dict[str, JsonValue]:
         )
     model = trainer.policy.model
     if causal_model(model) is model:
-        _fill(model.state_dict(), _read(folder / WEIGHTS), model)
+        _fill(model.state_dict(), _read(folder / WEIGHTS), model, trainer.ranks)
     else:
-        _fill(dict(model.named_parameters()), _read(folder / ADAPTER), None)
+        _fill(dict(model.named_parameters()), _read(folder / ADAPTER), None, trainer.ranks)
     tensors = _read(folder / TENSORS)
     state: dict[int, dict[str, Tensor]] = {}
+    moved = [value for group in trainer.adamw.param_groups for value in group["params"]]
     for name, value in _below(tensors, "adamw/").items():
         index, _, key = name.partition("/")
-        state.setdefault(int(index), {})[key] = value
+        state.setdefault(int(index), {})[key] = trainer.ranks.like(moved[int(index)], value)
     trainer.adamw.load_state_dict({"state": state, "param_groups": trainer.adamw.state_dict()["param_groups"]})
     with torch.no_grad():
         for index, master in enumerate(trainer.masters.tensors):
-            master.copy_(tensors[f"master/{index}"])
+            trainer.ranks.fill(master, tensors[f"master/{index}"])
     for sidecar in trainer.sidecars:
         sidecar.load_state_dict(
             {**numbers["sidecars"].get(sidecar.name, {}), **_below(tensors, f"sidecar/{sidecar.name}/")}
@@ -213,7 +222,7 @@ def load_trainer(trainer: Trainer, folder: Path) -> dict[str, JsonValue]:
     if reference:
         trainer.refresh_reference()
         assert trainer.reference is not None
-        _fill(trainer.reference.model.state_dict(), reference, trainer.reference.model)
+        _fill(trainer.reference.model.state_dict(), reference, trainer.reference.model, trainer.ranks)
     trainer.version, trainer.updates = numbers["version"], numbers["updates"]
     kind, inner, gauss = numbers["random"]
     random.setstate((kind, tuple(inner), gauss))
@@ -235,12 +244,12 @@ def save_reward_model(
 ) -> None:
     """Write what makes a model folder a reward model: its description and the weights of its heads.
 
-    `threshold` is one that was fitted while training; it is kept where the source's options leave their own open.
+    `threshold` is one that was fitted while training; it is kept where the description's `model` leaves its own open.
     """
     described = dict(objective.describe(policy, reference))
-    options = described.get("options")
-    if threshold is not None and isinstance(options, dict) and options.get("threshold", threshold) is None:
-        described["options"] = {**options, "threshold": threshold}
+    model = described.get("model")
+    if threshold is not None and isinstance(model, dict) and model.get("threshold", threshold) is None:
+        described["model"] = {**model, "threshold": threshold}
     (folder / REWARD_MODEL).write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
     heads = {
         f"{sidecar.name}.{name}": value.detach().contiguous()
@@ -279,6 +288,12 @@ def check_free_space(folder: Path, needed: int, *, what: str = "checkpoints", fr
         )
 
 
+def _write(ranks: Ranks, tensors: Mapping[str, Tensor], file: Path) -> None:
+    whole = ranks.gathered(tensors)
+    if ranks.rank == 0:
+        save_file(whole, file, metadata={"format": "pt"})
+
+
 def _adapter(model: Any) -> dict[str, Tensor]:
     return {name: value.detach().contiguous() for name, value in model.named_parameters() if value.requires_grad}
 
@@ -296,7 +311,7 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def _fill(target: Mapping[str, Tensor], source: Mapping[str, Tensor], model: Any) -> None:
+def _fill(target: Mapping[str, Tensor], source: Mapping[str, Tensor], model: Any, ranks: Ranks) -> None:
     expected = set(target) if model is None else set(without_ties(model, dict(target)))
     expected = {name for name in expected if model is not None or target[name].requires_grad}
     if expected != set(source):
@@ -307,7 +322,7 @@ def _fill(target: Mapping[str, Tensor], source: Mapping[str, Tensor], model: Any
         )
     with torch.no_grad():
         for name, value in source.items():
-            target[name].copy_(value)
+            ranks.fill(target[name], value)
 
 
 def _write_manifest(folder: Path, step: int) -> None:
