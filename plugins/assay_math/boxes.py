@@ -46,6 +46,8 @@ def _box_at(response: str, start: int, end: int, last: int) -> Extraction | Miss
     finish = _close(response, head.end(), end)
     if finish is None:
         return Missing("the last box never closes")
+    if not response[head.end() + 1 : finish - 1].strip():
+        return Missing("the last box is empty")
     last, content, finish = _outermost(response, start, end, (last, head.end() + 1, finish))
     parts = [response[content : finish - 1]]
     alternative = False

@@ -19,6 +19,9 @@ from assay_math.vocabulary import (
     SYMBOL_COMMANDS,
 )
 
+_ALIGNED = ("aligned", "align", "align*")
+"""Environments whose rows are lines of their own."""
+
 
 def determinant(rows: Sequence[Sequence[Node]]) -> Node:
     """The determinant of a small square of expressions, by its first row."""
@@ -151,6 +154,8 @@ class CommandReader(PrimaryReader):
             raise UnreadableError(f"the environment {environment!r} is not known")
         if environment == "array" and self.token.text == "{":
             self._subscript_name()
+        if environment in _ALIGNED:
+            self._drop_alignment()
         rows = [self._row()]
         while self.accept("\\\\"):
             if self.token.text == "\\end":
@@ -158,11 +163,20 @@ class CommandReader(PrimaryReader):
             rows.append(self._row())
         self.expect("\\end")
         self._subscript_name()
+        system = environment == "cases" and all([cell.op for cell in row.args] == ["relation"] for row in rows)
+        if environment in _ALIGNED or system:
+            lines = tuple(row.args[0] for row in rows)
+            return lines[0] if len(lines) == 1 else Node("list", lines)
         if environment == "vmatrix" and len(rows) <= 3 and all(len(row.args) == len(rows) for row in rows):
             return determinant([row.args for row in rows])
         if environment in ("vmatrix", "Vmatrix", "cases"):
             return Node("deep", tuple(rows), environment)
         return Node("matrix", tuple(rows))
+
+    def _drop_alignment(self) -> None:
+        """Take out the marks by which the lines up to the end of the environment are aligned."""
+        stop = next((at for at in range(self.position, len(self.tokens)) if self.tokens[at].text == "\\end"), None)
+        self.tokens[self.position : stop] = [t for t in self.tokens[self.position : stop] if t.text != "&"]
 
     def _row(self) -> Node:
         cells = [self.relation()]

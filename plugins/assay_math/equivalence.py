@@ -16,6 +16,7 @@ from assay_math.decisions import Decision, different, equal
 from assay_math.equations import MIRRORED, proportion
 from assay_math.expression import Node
 from assay_math.labels import distinct_labels, expanded, is_label
+from assay_math.matrices import rows_of, written_out
 from assay_math.options import MathPolicy
 from assay_math.polynomials import TooCostlyError, UndefinedError
 from assay_math.quantities import quantity, reconcile
@@ -107,7 +108,7 @@ class Comparer(ScalarComparer):
 
     def nodes(self, gold: Node, answer: Node) -> Decision:
         """The decision for two trees of any shape."""
-        gold, answer = expanded(gold), expanded(answer)
+        gold, answer = written_out(expanded(gold)), written_out(expanded(answer))
         if gold == answer:
             return equal("the same expression")
         if is_region(gold) or is_region(answer):
@@ -202,7 +203,7 @@ class Comparer(ScalarComparer):
         return self._in_order(gold.args, answer.args) if ordered else self._in_any_order(gold.args, answer.args)
 
     def _matrices(self, gold: Node, answer: Node) -> Decision:
-        rows, others = _rows(gold), _rows(answer)
+        rows, others = rows_of(gold), rows_of(answer)
         if rows is None or others is None:
             return different("a matrix against something else")
         if [len(row) for row in rows] != [len(row) for row in others]:
@@ -380,14 +381,6 @@ def _clock(node: Node) -> bool:
         and node.args[0].op == "number"
         and 0 <= node.args[0].number <= 24
     )
-
-
-def _rows(node: Node) -> list[tuple[Node, ...]] | None:
-    if node.op == "matrix":
-        return [row.args for row in node.args]
-    if node.op == "tuple":
-        return [(part,) for part in node.args]
-    return None
 
 
 def _named(node: Node) -> str:

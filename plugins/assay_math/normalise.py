@@ -91,6 +91,16 @@ _BASE_DIGITS = re.compile(r"\\text\{\s*([0-9A-Z]+)\s*\}(?=[0-9A-Z]*_)|\(([0-9A-Z
 _SPOKEN_BASE = re.compile(
     r"([0-9A-Z]+)\s*(?:\\text\{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}?\s*(?:\\text\{\s*)?(\d{1,2})\s*\)?\s*\}?"
 )
+_BASE_WORDS = {
+    "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
+    "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16",
+}  # fmt: skip
+_SUBSCRIPT_BASE = re.compile(
+    r"(?<=[0-9A-Za-z)}])\s*_\s*\{\s*(?:\\text\s*\{\s*)?(?:base[\s-]*\}?\s*|\(\s*)?(?P<base>\d{1,2}|"
+    + "|".join(_BASE_WORDS)
+    + r")\s*\)?\s*\}?\s*\}"
+)
+_TRANSPOSED = re.compile(r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?")
 _LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*\{?\s*o\s*\}?(?![A-Za-z])")
 _PAIRED_DOLLARS = re.compile(r"\$\$?")
@@ -148,7 +158,9 @@ def normalise(text: str) -> str:
     if "$" in text:
         text = _without_dollars(text)
     if "\\" in text or "~" in text or "{,}" in text:
-        text = _COMMAND.sub(_command, text)
+        text = _TRANSPOSED.sub("^T", _COMMAND.sub(_command, text))
+    if "_" in text and ("base" in text or "_{(" in text or "\\text" in text):
+        text = _SUBSCRIPT_BASE.sub(lambda match: f"_{{{_BASE_WORDS.get(match['base'], match['base'])}}}", text)
     if "base" in text:
         text = _SPOKEN_BASE.sub(r"\1_{\2}", text)
     if "10" in text:

@@ -27,6 +27,8 @@ from assay_math.vocabulary import (
 )
 
 _INTEGER = re.compile(r"\d+")
+_SCALED = ("%", "\\%", "^", "\\circ")
+"""What may follow a mixed number that is written with a slash."""
 _LEAD_IN = re.compile(
     r"(?!.*\b(?:wrong|incorrect|false|not|never|except|up to|next to|close to|at least|at most)\b)"
     r"(?:.*\b(?:answer|is|are|equals?|be|to|about|approximately|approx\.?|around|roughly)|.*[:=：]|(?:thus|so|therefore|hence),?)\s*",
@@ -238,14 +240,19 @@ class Reader(CommandReader):
             if whole and before.kind == "number" and token.space and self._fraction_follows():
                 top = literal(self.take().text)
                 self.position += 1
-                factors[-1] = self._mixed(previous, Node("divide", (top, literal(self.take().text))))
+                mixed = self._mixed(previous, Node("divide", (top, literal(self.take().text))))
+                factors[-1] = self._postfixed(mixed) if self.token.text in _SCALED else mixed
                 return
             if previous.op == "number" and before.kind == "number":
                 raise UnreadableError(f"two numbers side by side: {before.text!r} and {token.text!r}")
         following = self.power()
-        if whole and before.kind == "number" and token.text == "\\frac" and self._is_proper(following):
-            factors[-1] = self._mixed(previous, following)
-            return
+        if whole and before.kind == "number" and token.text == "\\frac":
+            # A percent or degree sign belongs to the whole mixed number.
+            part = following.args[0] if following.op in ("percent", "degree") else following
+            if self._is_proper(part):
+                mixed = self._mixed(previous, part)
+                factors[-1] = mixed if part is following else following._replace(args=(mixed,))
+                return
         factors.append(following)
 
     def _fraction_follows(self) -> bool:
@@ -271,11 +278,15 @@ class Reader(CommandReader):
     def power(self) -> Node:
         """A primary with its exponents, factorials, percent and degree signs."""
         self.enter()
-        node = self.primary()
+        node = self._postfixed(self.primary())
+        self.depth -= 1
+        return node
+
+    def _postfixed(self, node: Node) -> Node:
         while True:
             token = self.token
             if token.kind not in ("symbol", "command"):
-                break
+                return node
             if token.text in ("^", "**"):
                 self.position += 1
                 node = self._raised(node)
@@ -299,9 +310,7 @@ class Reader(CommandReader):
                 self.position += 1
                 node = Node("degree", (node,))
             else:
-                break
-        self.depth -= 1
-        return node
+                return node
 
     def _raised(self, base: Node) -> Node:
         if self.token.text == "\\circ" or (

@@ -64,23 +64,6 @@ class PrimaryReader(UnitReader):
             and self.ahead(2).kind == "number"
         ):
             return self._repeating(text)
-        if self.token.text == "_" and self.ahead().text == "{" and self.ahead(2).kind in ("text", "word"):
-            words = {
-                "two": 2,
-                "three": 3,
-                "four": 4,
-                "five": 5,
-                "six": 6,
-                "seven": 7,
-                "eight": 8,
-                "nine": 9,
-                "ten": 10,
-                "sixteen": 16,
-            }
-            base = words.get(self.ahead(2).text.lower())
-            if base is not None:
-                self.position += 4
-                return based(f"{text}_{base}")
         return node
 
     def _repeating(self, text: str) -> Node:
@@ -109,10 +92,18 @@ class PrimaryReader(UnitReader):
         if self.accept("_"):
             name += "_" + self._subscript()
         opens = self.token.text == "(" and not self.token.space
+        if opens and name == "C" and self._counts():
+            return Node("binomial", self.group(")").args)
         if opens and name[0] in "fghFGHPQ" and len(name.partition("_")[0]) == 1:
             inner = self.group(")")
             return Node("apply", inner.args if inner.op == "list" else (inner,), name)
         return Node("name", (), name)
+
+    def _counts(self) -> bool:
+        """Whether two whole numbers in round brackets stand at the cursor: `C(20, 10)` counts choices."""
+        return [self.ahead(place).kind == "number" for place in (1, 3)] == [True, True] and (
+            self.ahead(2).text == "," and self.ahead(4).text == ")"
+        )
 
     def _subscript(self) -> str:
         if not self.accept("{"):

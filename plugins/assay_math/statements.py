@@ -16,7 +16,7 @@ _PHRASES = (
 )  # fmt: skip
 _LINE_CHARS = 1_000
 _STOP = re.compile(
-    r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|with|not|but|by|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
+    r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|(?:along\s+|together\s+)?with|not|but|by|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
     r"|\s+[—–]\s(?!\s*[-$]?\d)|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
     re.DOTALL | re.IGNORECASE,
 )
@@ -29,9 +29,15 @@ _DELIMITERS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\)|\\\[|\\\]")
 _CLOSERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
 _STATES = re.compile(
     r"\b(?:is|are|was|be|equals?|equal to|gives?|gets?|obtains?|have|has|had|pays?|costs?|earns?|makes?|needs?|takes?|"
-    r"spends?|leaves?|left|contains?|receives?|becomes?|measures?|owes?|est|es|ist|sono|vale)\b\s*:?\s*"
+    r"spends?|leaves?|left|contains?|receives?|becomes?|measures?|owes?|leaving|giving|making|totall?ing|yielding|"
+    r"equall?ing|resulting in|for a total of|est|es|ist|sono|vale)\b\s*:?\s*"
     r"(?:exactly |equal to |a total of |about |approximately |around |roughly )?"
     r"(?=[-+−]?\s?[$€£¥\\(\[{|√π.]?[-+−]?\s?[\d½¼¾⅓⅔⅕⅛√π(\[{|\\])|[是为]\s*(?=[-\d$\\])|(?<=等于)\s*(?=[-\d$\\])",
+    re.IGNORECASE,
+)
+_CONNECTIVES = re.compile(
+    r"^(?:(?:so|thus|hence|therefore|then|finally|consequently|accordingly|in conclusion|in total|as a result|that is|"
+    r"we\s+(?:get|find|obtain|have)|this\s+gives|which\s+gives)\b\s*[,:]?\s*)+",
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"\W*[A-Z][A-Za-z ]{0,24}[:：]\s*(?=[-+−$€£¥]?[\d\\(\[{√π])")
@@ -72,7 +78,9 @@ _UNIT_BEHIND = re.compile(r"\s*(?:[A-Za-z°%]+(?:\s+[A-Za-z]+)?)(?=\s*\.?\s*$)")
 _CLOSING_CHARS = 3_000
 _SENTENCE = re.compile(r"(?<=[.!?。])\s+(?=\S)|\n+|(?<=\\\])\s+(?=[A-Z])|(?<=\$\$)\s+(?=[A-Z])")
 _NUMBER = re.compile(r"[-+−]?\d[\d.,/^]*")
-_LEADING = re.compile(r"[-+−]?\\?[$€£¥]?\d[\d,.]*(?:\s+[A-Za-z°%]+)?(?=\s)")
+_LEADING = re.compile(
+    r"[-+−]?\\?[$€£¥]?\d[\d,.]*(?:\s+(?!(?:and|or|as|plus|along|together|also)\b)[A-Za-z°%]+)?(?=\s)", re.IGNORECASE
+)
 _ALTERNATIVES = re.compile(r"(?:\bor\b|\band\b|\bto\b|[,/(–-])\s*[$€£¥]?\d")
 _BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*")
 
@@ -249,7 +257,7 @@ def _stated_value(sentence: str, place: int) -> Extraction | None:
     found = _value_behind_verb(sentence, place)
     if found is not None:
         return found
-    whole = sentence.strip().strip("*").rstrip(".")
+    whole = _CONNECTIVES.sub("", sentence.strip().strip("*")).rstrip(".")
     answer = read(whole) if len(whole) < 200 else None
     if answer is not None and answer.node is not None and answer.node.op != "text":
         return Extraction(whole, "formula", place, place + len(sentence))
