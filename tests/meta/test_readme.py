@@ -19,6 +19,7 @@ PAGES = {"README.md": 5, "core/assay/testing/README.md": 2, "plugins/assay_math/
 ELSEWHERE = {
     "examples/choosing-an-optimizer.md": "plugins/test_optim_docs.py",
     "examples/reward-models/README.md": "examples/test_reward_models.py",
+    "examples/writing-a-plugin.md": "examples/test_writing_a_plugin.py",
     "plugins/assay_optim/README.md": "plugins/test_optim_docs.py",
     "sandboxes/assay_sandboxes/README.md": "sandboxes/test_page.py",
 }
