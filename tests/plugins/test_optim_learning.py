@@ -33,12 +33,13 @@ class Chosen(NamedTuple):
 
 
 FREE = {preset.name: Chosen() for preset in PRESETS} | {
-    "kimi": Chosen(learning_rate=7e-4, group_size=16, updates=100),
+    "kimi": Chosen(learning_rate=7e-4, group_size=12, updates=120),
     "prime": Chosen(group_size=5, updates=240),
     "tulu3": Chosen(learning_rate=7e-4, group_size=16, updates=150),
-    "reinforce": Chosen(learning_rate=7e-4, group_size=12, updates=110),
-    "reinforce_batch_mean": Chosen(learning_rate=7e-4, group_size=12, updates=110),
+    "reinforce_batch_mean": Chosen(learning_rate=7e-4, group_size=12, updates=120),
 }
+"""Where the defaults are not enough: chosen on seeds 10, 11 and 12 by `tests/benchmarks/learning_numbers.py`, and only
+then judged on seeds 0, 1 and 2."""
 BETAS = {"grpo": 0.04, "rloo": 0.05, "ppo": 0.05, "tulu3": 0.05, "repo": 0.05}
 """Strength of the KL in the objective, where the attainable is below 1 by more than nothing."""
 QUICK = ["grpo", "ppo", "rloo", "cispo", "maxrl"]

@@ -15,6 +15,7 @@ from assay.contracts.tensors import Forward, TrainBatch
 from assay.testing.optimizer_suite import batch_of, forward_of, loss_and_gradient
 from assay_optim import optimizer
 from assay_optim.optimizer import Composition
+from assay_optim.presets import PRESETS
 from assay_optim.sidecars.learnable import LearnableScalar
 
 Scenario = Callable[[Composition], bool]
@@ -372,6 +373,11 @@ def name_of(case: Case) -> str:
 def test_the_term_is_seen_and_without_it_is_not(case: Case) -> None:
     assert case.seen(optimizer(case.preset))
     assert not case.seen(optimizer(case.preset, **case.without))
+
+
+def test_every_preset_is_itself_somewhere() -> None:
+    """The two top-k forms have a test of their own below."""
+    assert {case.preset for case in CASES} | {"dppo_topk", "dppo_topk_kl"} == {preset.name for preset in PRESETS}
 
 
 def test_top_k_mass_that_moved_elsewhere_is_seen_only_by_the_top_k_form() -> None:
