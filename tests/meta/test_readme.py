@@ -14,7 +14,12 @@ from jsonschema import Draft202012Validator
 from assay.config.load import config_schema
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"README.md": 5, "core/assay/testing/README.md": 2, "plugins/assay_math/README.md": 1}
+PAGES = {
+    "README.md": 5,
+    "core/assay/testing/README.md": 2,
+    "examples/reading-a-run.md": 9,
+    "plugins/assay_math/README.md": 1,
+}
 """Page to the number of commands and programs that it has at least."""
 ELSEWHERE = {
     "examples/choosing-an-optimizer.md": "plugins/test_optim_docs.py",
