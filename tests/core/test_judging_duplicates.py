@@ -91,7 +91,7 @@ def submit(
         judging = JudgingConfig(cache=cache, workers=2)
         async with open_panel(
             ENTRIES.validate_python([{"use": name}]),
-            registry=registry_of("duplicate_sources"),
+            registry=registry_of("duplicate_sources", distribution="assay"),
             judging=judging,
             observe=lambda _, judgement: store.add_judgement(judgement),
         ) as panel:

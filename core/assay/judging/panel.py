@@ -2,34 +2,23 @@
 
 import asyncio
 import contextlib
-import json
-import random
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeVar
 
-from assay.component import BuildContext, Component, Workers
-from assay.config.refs import build, checked
-from assay.config.rewards import (
-    AnyEntry,
-    CascadeEntry,
-    GateEntry,
-    JudgingConfig,
-    MinEntry,
-    SourceEntry,
-)
-from assay.contracts import Candidate, Judgement, Limits, Reward, RewardPart, Rollout, ScoredGroup, Task
+from assay.component import BuildContext, Workers
+from assay.config.refs import checked
+from assay.config.rewards import AnyEntry, CascadeEntry, GateEntry, JudgingConfig, MinEntry, SourceEntry
+from assay.contracts import Candidate, Judgement, Reward, RewardPart, Rollout, ScoredGroup, Task
 from assay.errors import ConfigError, JudgingError
-from assay.judging import combine, rebuild
-from assay.judging.cache import ContentKeys, VerdictCache, digest
+from assay.judging import combine
 from assay.judging.capture import capturing
 from assay.judging.combine import Outcome, Range
-from assay.judging.guard import InlineGuard, ProcessGuard, with_overrides
-from assay.judging.source import Device, Identity, Observe, Policy, Recall, Source
-from assay.judging.tracked import ProgramKey
+from assay.judging.guard import ProcessGuard
+from assay.judging.opening import CheckedEntry, OpenSources, members_of, source_entries
+from assay.judging.source import Observe, Recall, Source
 from assay.judging.workers import WorkerPool
-from assay.protocols import LearningSource, RewardSource
 from assay.registry import Registry
 
 T = TypeVar("T")
@@ -70,15 +59,6 @@ class OpenEntry(NamedTuple):
     entry: AnyEntry
     sources: tuple[Source, ...]
     range: Range
-
-
-class _Checked(NamedTuple):
-    """A source entry whose options are valid."""
-
-    where: str
-    entry: SourceEntry
-    component: Component[Any, Any]
-    config: Any
 
 
 @dataclass
@@ -131,25 +111,19 @@ class Panel:
     ) -> None:
         """Check the entries; raises `ConfigError` for an unknown name or option. Nothing is started yet."""
         self.judging = judging
-        self._registry = registry
-        self._observe = observe
-        self._recall = recall
         self._own_pool = None if isinstance(context.workers, WorkerPool) else self._new_pool()
         self._pool = context.workers if isinstance(context.workers, WorkerPool) else self._own_pool
         assert self._pool is not None
         self._context = replace(context, workers=context.workers or self._pool)
         self._rewards = tuple(rewards)
         self._checked = [
-            _Checked(where, entry, *checked(registry, "reward_source", entry.use, entry.options, where=where))
-            for where, entry in self._source_entries()
+            CheckedEntry(where, entry, *checked(registry, "reward_source", entry.use, entry.options, where=where))
+            for index, member in enumerate(self._rewards)
+            for where, entry in source_entries(member, f"rewards[{index}]")
         ]
-        self._policy = Policy(judging.on_failed, judging.on_unhealthy, judging.stop_if_failed_above, judging.cache)
-        self._keys = ContentKeys()
-        self._cache = VerdictCache()
-        self._devices: dict[str, Device] = {}
-        self._sources: dict[str, Source] = {}
-        self._learners: list[LearningSource] = []
-        self._checkers: dict[str, Callable[[Task], Coroutine[Any, Any, str | None]]] = {}
+        self._opened = OpenSources(
+            registry, judging=judging, context=self._context, pool=self._pool, observe=observe, recall=recall
+        )
         self._nodes: tuple[_Node, ...] = ()
         self._stack = contextlib.ExitStack()
 
@@ -159,7 +133,7 @@ class Panel:
         """Build every source; raises `ConfigError` or `PluginError` where one cannot be built."""
         self._stack.enter_context(capturing())
         try:
-            built = {item.where: await self._open(item) for item in self._checked}
+            built = {item.where: await self._opened.open(item) for item in self._checked}
         except BaseException:
             await self.aclose()
             raise
@@ -172,7 +146,7 @@ class Panel:
 
     async def aclose(self) -> None:
         """Close every source and end every worker."""
-        for source in self._sources.values():
+        for source in self._opened.sources.values():
             await source.aclose()
         if self._own_pool is not None:
             await self._own_pool.aclose()
@@ -195,7 +169,7 @@ class Panel:
         if self.judges_groups:
             raise JudgingError("a source of this panel judges whole groups; hand it the group with judge_group")
         candidate = Candidate.model_construct(task=task, rollout=rollout, group=())
-        return await self._reward(_Job(candidate, self._keys.key(candidate), _Group([candidate]), only))
+        return await self._reward(_Job(candidate, self._opened.keys.key(candidate), _Group([candidate]), only))
 
     async def judge_group(
         self, task: Task, rollouts: Sequence[Rollout], *, only: frozenset[str] | None = None
@@ -203,7 +177,7 @@ class Panel:
         """The rewards of a whole group, in order; `only` as in `judge`."""
         candidates = [Candidate.model_construct(task=task, rollout=rollout, group=()) for rollout in rollouts]
         group = _Group(candidates)
-        jobs = [_Job(candidate, self._keys.key(candidate), group, only) for candidate in candidates]
+        jobs = [_Job(candidate, self._opened.keys.key(candidate), group, only) for candidate in candidates]
         if all(node.immediate for node in self._nodes):
             return tuple([await self._reward(job) for job in jobs])
         return tuple(await _all([self._reward(job) for job in jobs]))
@@ -211,7 +185,7 @@ class Panel:
     @property
     def checks_in_workers(self) -> bool:
         """Whether any source in a worker process can say what is wrong with a task."""
-        return any(isinstance(self._sources[label].guard, ProcessGuard) for label in self._checkers)
+        return any(isinstance(self._opened.sources[label].guard, ProcessGuard) for label in self._opened.checkers)
 
     async def check_task(self, task: Task, *, only_in_workers: bool = False) -> list[str]:
         """What the sources that would judge a task find wrong with it (an unreadable gold), one sentence each."""
@@ -220,20 +194,22 @@ class Panel:
         if only_in_workers:
             asked = [source for source in asked if isinstance(source.guard, ProcessGuard)]
         labels = dict.fromkeys(source.identity.label for source in asked)
-        found = [(label, await self._checkers[label](task)) for label in labels if label in self._checkers]
+        found = [
+            (label, await self._opened.checkers[label](task)) for label in labels if label in self._opened.checkers
+        ]
         return [f"{label}: {complaint}" for label, complaint in found if complaint]
 
     async def learn(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Let the sources that learn inside the loop update; their metrics."""
         metrics: dict[str, float] = {}
-        for source in self._learners:
+        for source in self._opened.learners:
             metrics.update(await source.learn(groups))
         return metrics
 
     def metrics(self) -> dict[str, float]:
         """Per source: counts, latencies in ms, kills, cache hits, calls, retries, queue length; and of the workers."""
         found: dict[str, float] = {}
-        for label, source in self._sources.items():
+        for label, source in self._opened.sources.items():
             numbers = source.statistics.metrics()
             numbers["queue"] = float(source.queue_length)
             numbers["calls"] = float(getattr(source.guard, "calls", 0))
@@ -253,111 +229,20 @@ class Panel:
     @property
     def sources(self) -> dict[str, Source]:
         """The sources by label."""
-        return dict(self._sources)
+        return dict(self._opened.sources)
 
     # ---- building ----
-
-    @property
-    def _spreads(self) -> bool:
-        return self._pool is not None and self._pool.pool.spreads
 
     def _new_pool(self) -> WorkerPool:
         if self.judging.ray is not None:
             raise ConfigError("judging.ray: only `assay train` and `assay score` judge on a cluster; remove it here")
         return WorkerPool(self.judging.workers, start_timeout_s=self.judging.start_timeout_s)
 
-    def _source_entries(self) -> Iterator[tuple[str, SourceEntry]]:
-        for index, entry in enumerate(self._rewards):
-            yield from _sources(entry, f"rewards[{index}]")
-
-    async def _open(self, item: "_Checked") -> Source:
-        """The source of one entry; equal names and options share one."""
-        where, entry, component, config = item
-        origin = self._registry.origin("reward_source", entry.use)
-        options = json.loads(config.model_dump_json())
-        options_hash = digest(json.dumps(options, sort_keys=True))
-        shared = f"{origin.module}\0{entry.use}\0{options_hash}"
-        for source in self._sources.values():
-            if source.identity.fingerprint.startswith(shared):
-                return source
-        label = self._free_label(entry.name)
-        generator = random.Random(f"{self._context.seed}{label}")  # noqa: S311 # jitter, not a secret
-        in_workers = component.isolation == "process" or (component.spreads and self._spreads)
-        if in_workers:
-            limits, guard, more = await self._open_process(where, label, origin.module, entry.use, options, generator)
-        else:
-            part: RewardSource = build(
-                self._registry, "reward_source", entry.use, entry.options, self._context, where=where
-            )
-            limits = self._limits(part.limits)
-            guard = InlineGuard(part, limits, generator, copies=not origin.builtin)
-            more = str(getattr(part, "fingerprint", ""))
-            check = getattr(part, "check_task", None)
-            if check is not None:
-                self._checkers[label] = _as_coroutine(check)
-            if isinstance(part, LearningSource):
-                self._learners.append(part)
-        device = None if limits.device is None else self._devices.setdefault(limits.device, Device())
-        source = Source(
-            guard,
-            limits,
-            Identity(label, origin.version, options_hash, f"{shared}\0{origin.version}\0{more}"),
-            policy=self._policy,
-            keys=self._keys,
-            cache=self._cache,
-            observe=self._observe,
-            recall=self._recall,
-            device=device,
-            takes_batches=not in_workers,
-        )
-        self._sources[label] = source
-        return source
-
-    async def _open_process(
-        self, where: str, label: str, module: str, name: str, options: Any, generator: random.Random
-    ) -> tuple[Limits, ProcessGuard, str]:
-        assert self._pool is not None
-        lend = self._context.open_sandbox
-        init = {
-            "module": module,
-            "name": name,
-            "options": options,
-            "base_dir": str(self._context.base_dir),
-            "cache_dir": str(self._context.cache_dir),
-            "seed": self._context.seed,
-            "device": self._context.device,
-            "sandboxes": None if lend is None else self._pool.lend_sandboxes(lend),
-        }
-        pool = self._pool.pool
-        key = ProgramKey(rebuild.TARGET, json.dumps(init, sort_keys=True))
-        try:
-            facts = await asyncio.wrap_future(pool.open(key))
-        except JudgingError as error:
-            raise ConfigError(
-                f"{where}: reward source {name!r} cannot be built: {str(error).removeprefix('ConfigError: ')}"
-            ) from error
-        limits = self._limits(Limits.model_validate(facts["limits"]))
-        if limits.concurrency == Limits.model_fields["concurrency"].default:  # nothing was asked for: as many as run
-            limits = limits.model_copy(update={"concurrency": max(limits.concurrency, pool.size)})
-        guard = ProcessGuard(pool, key, limits, generator)
-        if facts["checks_tasks"]:
-            self._checkers[label] = guard.check_task
-        return limits, guard, facts["fingerprint"]
-
-    def _limits(self, declared: Limits) -> Limits:
-        return with_overrides(declared, timeout_s=self.judging.timeout_s, memory_mib=self.judging.memory_mib)
-
-    def _free_label(self, name: str) -> str:
-        label, number = name, 2
-        while label in self._sources:
-            label, number = f"{name}#{number}", number + 1
-        return label
-
     def _node(self, entry: AnyEntry, where: str, built: dict[str, Source]) -> _Node:
         if isinstance(entry, SourceEntry):
             source = built[where]
             return _Node(entry, (), source, Range(*source.limits.value_range))
-        places = [place for place, _ in _members(entry, where)]
+        places = [place for place, _ in members_of(entry, where)]
         members = tuple(self._node(m, p, built) for m, p in zip(entry.members, places, strict=True))
         ranges = [member.range for member in members]
         if isinstance(entry, GateEntry):
@@ -457,25 +342,6 @@ def _name(node: _Node) -> str:
     return node.entry.name if node.source is None else node.source.identity.label
 
 
-def _sources(entry: AnyEntry, where: str) -> Iterator[tuple[str, SourceEntry]]:
-    """Every source of an entry with its place in the config, in order."""
-    if isinstance(entry, SourceEntry):
-        yield where, entry
-        return
-    for place, member in _members(entry, where):
-        yield from _sources(member, place)
-
-
-def _members(entry: AnyEntry, where: str) -> Iterator[tuple[str, AnyEntry]]:
-    if isinstance(entry, GateEntry):
-        yield f"{where}.gate", entry.gate
-        yield f"{where}.then", entry.then
-        return
-    word = "cascade" if isinstance(entry, CascadeEntry) else "min" if isinstance(entry, MinEntry) else "product"
-    for index, member in enumerate(entry.members):
-        yield f"{where}.{word}[{index}]", member
-
-
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """The results in order; the first error cancels the others and is raised as it is."""
     if len(coroutines) == 1:
@@ -486,10 +352,3 @@ async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-def _as_coroutine(check: Callable[[Task], str | None]) -> Callable[[Task], Coroutine[Any, Any, str | None]]:
-    async def checked_task(task: Task) -> str | None:
-        return check(task)
-
-    return checked_task
