@@ -43,6 +43,20 @@ def test_the_table_of_a_folder_has_everything_in_it(folder: str):
     assert not missing, f"{folder}/README.md does not name {missing}"
 
 
+def test_every_promise_names_tests_and_scripts_that_exist():
+    page = (ROOT / "examples" / "reliability.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 15
+    for row in rows:
+        _, _, tests, scripts = row.removeprefix("|").removesuffix("|").split("|")
+        names = re.findall(r"`([\w/]+\.py)`", tests)
+        assert names, row
+        for name in names:
+            assert "def test_" in (ROOT / "tests" / name).read_text("utf-8"), name
+        for name in re.findall(r"`([\w/]+\.py)`", scripts):
+            assert (ROOT / "tests" / "benchmarks" / name).is_file(), name
+
+
 def test_every_command_is_described_in_its_module():
     from assay.cli import COMMANDS
 
