@@ -18,7 +18,7 @@ from assay.testing import learning
 
 SEEDS = (10, 11, 12)
 SPARE = 0.75
-CANDIDATES = [(1e-3, 8, 90), (7e-4, 12, 120), (7e-4, 16, 150), (1e-3, 8, 240), (5e-4, 24, 200)]
+CANDIDATES = [(1e-3, 8, 90), (1e-3, 8, 150), (7e-4, 12, 120), (7e-4, 16, 150), (1e-3, 8, 240), (5e-4, 24, 200)]
 """Learning rate, group size, updates."""
 DEFAULT = ("reinforce", "reinforce_batch_mean", "tulu3", "kimi", "prime")
 

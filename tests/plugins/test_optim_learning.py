@@ -29,7 +29,8 @@ class Chosen(NamedTuple):
 
     learning_rate: float = 1e-3
     group_size: int = 8
-    updates: int = 90
+    updates: int = 150
+    """At most; a run stops as soon as it has reached enough."""
 
 
 FREE = {preset.name: Chosen() for preset in PRESETS} | {
