@@ -1,5 +1,6 @@
 """A training run on a vLLM server of its own that is killed in the middle of a step."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -41,6 +42,15 @@ def even(task: Task, rollout: Rollout) -> Verdict:
 """
 
 
+def kill_server() -> None:
+    """End every process of the server without a word."""
+    roots = [each for each in psutil.Process().children(recursive=True) if MODULE in " ".join(each.cmdline())]
+    assert roots
+    for process in {child for root in roots for child in [root, *root.children(recursive=True)]}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def test_a_server_killed_in_the_middle_of_a_step_costs_time_and_nothing_else(
     vllm_python: Path,
     policy: PolicyModel,
@@ -72,9 +82,7 @@ def test_a_server_killed_in_the_middle_of_a_step_costs_time_and_nothing_else(
             yield delta
             count += len(delta.tokens)
             if versions and not killed and count >= 32:
-                (root,) = (p for p in psutil.Process().children(recursive=True) if MODULE in " ".join(p.cmdline()))
-                for process in [*root.children(recursive=True), root]:
-                    os.kill(process.pid, signal.SIGKILL)
+                kill_server()
                 killed.append(count)
 
     def heard(event: dict[str, Any]) -> None:

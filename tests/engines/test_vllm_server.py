@@ -17,11 +17,12 @@ from assay.errors import EngineError
 from assay.testing.engine_suite import run_engine_suite
 from assay.training.model import PolicyModel, load_policy
 from assay.training.weights import Publisher
+from assay_engines.openai import OpenAIEngine, OpenAIOptions
 from assay_engines.vllm.build import build_engine
 from assay_engines.vllm.engine import VLLMEngine
 from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.routes import PREFIX, Routes
-from assay_engines.vllm.server import Server
+from assay_engines.vllm.server import SERVED_NAME, Server
 
 T = TypeVar("T")
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -216,6 +217,24 @@ def test_what_somebody_else_aborts_goes_on_from_its_tokens(server: Server, polic
     assert rollout.turns[-1].token_ids == whole.turns[-1].token_ids
     assert furthest(policy, [rollout]) <= TOLERANCE
     assert PREFIX == "generate-tokens-"
+
+
+def test_the_openai_engine_takes_ids_and_log_probs_from_it(server: Server, policy: PolicyModel) -> None:
+    options = OpenAIOptions(base_url=f"{server.url}/v1", model=SERVED_NAME, tokens=True)
+    asked = [request(f"r{seed}", max_new_tokens=24, temperature=0.7, seed=seed) for seed in range(6)]
+
+    async def run() -> list[Rollout]:
+        engine = OpenAIEngine(options, tokenizer=policy.tokenizer)
+        try:
+            return [rollout async for rollout in engine.generate(asked)]
+        finally:
+            await engine.aclose()
+
+    found = asyncio.run(run())
+    assert {rollout.id for rollout in found} == {one.id for one in asked}
+    assert all(rollout.finish in ("stop", "length") for rollout in found)
+    assert sum(len(rollout.turns[-1].token_ids or ()) for rollout in found) > 24
+    assert furthest(policy, found) <= TOLERANCE
 
 
 def test_the_probe_lies_beside_published_weights(policy: PolicyModel, tmp_path: Path) -> None:
