@@ -267,7 +267,7 @@ def test_a_connection_that_says_nothing_is_ended():
         (["-r", "math", "--token-env", "NO_SUCH_TOKEN"], "--token-env NO_SUCH_TOKEN: this variable is not set"),
         (["-r", "math", "--queue", "0"], "--queue 0: it must be above 0"),
         (["-r", "math", "--deadline-s", "nan"], "--deadline-s nan: it must be above 0"),
-        (["-r", "math", "--port", "99999"], "cannot listen there"),
+        (["-r", "math", "--port", "99999"], "--port 99999: a port is 0 to 65535"),
         (["-r", "math", "--host", "no.such.host.invalid", "--token-env", "A_TOKEN"], "cannot listen there"),
         (["-r", "math", "--workers", "0"], "assay serve: judging.workers"),
         (["--config", "prm.toml"], "`assay serve` takes the rewards of 'score' or 'rlvr'"),
@@ -285,7 +285,7 @@ def test_a_mistake_is_one_sentence_before_anything_is_started(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("A_TOKEN", "s3cret")
     Path("prm.toml").write_text(
-        'kind = "sft"\nmodel = { base = "m" }\ndata = { use = "jsonl", path = "d.jsonl" }\n', encoding="utf-8"
+        'kind = "sft"\npolicy = { model = "m" }\ndata = { use = "jsonl", path = "d.jsonl" }\n', encoding="utf-8"
     )
     assert main(["serve", *arguments]) == 2
     said = capsys.readouterr().err

@@ -159,30 +159,33 @@ def test_a_source_of_groups_sees_the_answers_to_equal_tasks_of_a_request():
             response = await server.score(item("1", "a"), item("2", "b"), item("3", "c", reference="9"))
             return response.json()["items"]
 
-    assert [(told["status"], told["value"], told["fault"]) for told in run(work())] == [("failed", None, "ours")] * 3
+    first, second, alone = run(work())
+    # Nobody answers at that address, which the two that were to be compared came to know; the third had no other.
+    assert [(told["status"], told["value"], told["fault"]) for told in (first, second)] == [
+        ("failed", None, "ours")
+    ] * 2
+    assert (alone["status"], alone["value"], alone["fault"]) == ("abstained", None, "ours")
 
 
 def test_what_is_not_judged_at_the_deadline_is_failed_and_the_rest_is_told(mine: str):
-    async def work() -> tuple[list[dict[str, Any]], float, int]:
+    async def work() -> tuple[list[dict[str, Any]], int]:
         async with opened(mine, timeout_s=30.0, deadline_s=20.0) as server:
-            started = asyncio.get_running_loop().time()
-            response = await server.score(item("4", "quick"), item("hang", "slow"), deadline_s=1.5)
-            seconds = asyncio.get_running_loop().time() - started
-            return response.json()["items"], seconds, server.service.admission.held
+            await server.score(item("5"))  # a worker runs
+            response = await server.score(item("4", "quick"), item("hang", "slow"), deadline_s=3)
+            return response.json()["items"], server.service.admission.held
 
-    items, seconds, held = run(work())
+    items, held = run(work())
     assert [told["status"] for told in items] == ["scored", "failed"]
-    assert items[1]["reason"] == "not judged within 1.5 s"
+    assert items[1]["reason"] == "not judged within 3 s"
     assert items[1]["fault"] == "ours"
     assert items[1]["reward"] is None
-    assert seconds < 15
     assert held == 0
 
 
 def test_a_full_queue_is_429_with_a_time_and_takes_again_later(mine: str):
     async def work() -> None:
-        async with opened(mine, queue=3, timeout_s=30.0, deadline_s=2.0) as server:
-            first = asyncio.create_task(server.score(item("hang 1", "a"), item("hang 2", "b")))
+        async with opened(mine, queue=3, timeout_s=30.0) as server:
+            first = asyncio.create_task(server.score(item("hang 1", "a"), item("hang 2", "b"), deadline_s=2.0))
             while server.service.admission.held < 2:  # noqa: ASYNC110 # nothing tells of an admission
                 await asyncio.sleep(0.01)
             refused = await server.score(item("4", "a"), item("4", "b"))
@@ -195,7 +198,9 @@ def test_a_full_queue_is_429_with_a_time_and_takes_again_later(mine: str):
             assert [told["value"] for told in again.json()["items"]] == [1.0, 1.0]
             too_many = await server.score(*[item("4", str(index)) for index in range(4)])
             assert too_many.status_code == 413
-            assert too_many.json()["detail"] == "4 items are more than the 3 that this server holds; send fewer"
+            assert (
+                too_many.json()["detail"] == "4 items are more than the 3 that this server holds; send fewer at a time"
+            )
 
     run(work())
 
@@ -354,7 +359,7 @@ def test_openrlhf_is_told_numbers_and_an_error_where_there_is_none(mine: str):
 
 def test_slime_is_told_one_number(mine: str):
     async def work() -> None:
-        async with opened(mine, {"use": "length", "weight": 0.5}, deadline_s=1.0, timeout_s=30.0) as server:
+        async with opened(mine, {"use": "length", "weight": 0.5}, deadline_s=5.0, timeout_s=30.0) as server:
             ask = server.client.post
             right = await ask("/slime", json={"prompt": "2 + 2?", "response": "4", "label": "4"})
             assert right.json() == 1.5

@@ -22,6 +22,8 @@ KEEP_ALIVE_S = 75
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; raises `ConfigError` where the address is taken or is none."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"assay serve: --port {port}: a port is 0 to 65535; 0 takes a free one")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -32,7 +34,7 @@ def bind(host: str, port: int) -> socket.socket:
         except BaseException:
             listening.close()
             raise
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigError(
             f"assay serve: {host}:{port}: cannot listen there: {error}; choose another --port (0 takes a free one)"
         ) from error
