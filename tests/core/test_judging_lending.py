@@ -159,3 +159,5 @@ def test_only_who_has_the_token_is_answered(sandbox: Lent) -> None:
             open_lent(f"{name}:{token[:-1]}?", None, {})
     finally:
         host.close()
+    with pytest.raises(SandboxError, match="which keeps it, cannot be reached from here: "):
+        open_lent(host.address, None, {})

@@ -171,7 +171,10 @@ class LentSandbox:
             return [result async for result in results]
 
     async def _each(self, op: str, jobs: Sequence[Job]) -> AsyncGenerator[RunResult, None]:
-        reader, writer = await asyncio.open_unix_connection(self._path, limit=_LINE_BYTES)
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._path, limit=_LINE_BYTES)
+        except OSError as error:
+            raise _unreachable(error) from error
         with contextlib.closing(writer):
             writer.write(self._line({"op": op, "jobs": [job.model_dump(mode="json") for job in jobs]}))
             await writer.drain()
@@ -181,7 +184,10 @@ class LentSandbox:
     def _ask_now(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request, without an event loop and without a connection that outlives it."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(self._path)
+            try:
+                connection.connect(self._path)
+            except OSError as error:
+                raise _unreachable(error) from error
             connection.sendall(self._line(request))
             with connection.makefile("rb") as answers:
                 return _checked(answers.readline())
@@ -207,6 +213,10 @@ class LentPrograms(LentSandbox):
         """Both results of two programs that run at once."""
         first, second = await self._all("run_pair", [asking, answering])
         return first, second
+
+
+def _unreachable(error: OSError) -> SandboxError:
+    return SandboxError(f"sandbox: the run's process, which keeps it, cannot be reached from here: {error}")
 
 
 def _checked(line: bytes) -> dict[str, Any]:
