@@ -232,7 +232,7 @@ def parse_reward(text: str) -> dict[str, Any]:
     if not name:
         raise ConfigError(f"-r {text}: no source is named; write -r NAME, -r NAME:WEIGHT or -r FILE.py:FUNCTION")
     if (folder := reward_model_folder(Path(name))) is not None:
-        return {**reward_model_entry(folder), "weight": weight}
+        return {**reward_model_entry(folder), "weight": weight, "label": Path(name).resolve().name}
     if ":" in name and not name.rpartition(":")[0].endswith(".py"):
         raise ConfigError(
             f"-r {text}: {name.rpartition(':')[2]!r} is no weight; write -r NAME:WEIGHT with a number, or "

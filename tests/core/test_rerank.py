@@ -175,8 +175,8 @@ def test_a_folder_is_a_source_by_its_path(tmp_path: Path) -> None:
     model = reward_model(tmp_path / "model", threshold=None)
     entry = {"use": "reward-model", "credit": "min", "path": str(model)}
     assert reward_model_entry(model) == entry
-    assert parse_reward(str(model)) == {**entry, "weight": 1.0}
-    assert parse_reward(f"{model}:0.5") == {**entry, "weight": 0.5}
+    assert parse_reward(str(model)) == {**entry, "weight": 1.0, "label": "model"}
+    assert parse_reward(f"{model}:0.5") == {**entry, "weight": 0.5, "label": "model"}
     run = tmp_path / "run"
     newest = reward_model(run / "checkpoints" / "00000020")
     reward_model(run / "checkpoints" / "00000010")

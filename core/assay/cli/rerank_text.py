@@ -10,8 +10,8 @@ from assay.reports.statistics import Interval
 from assay.reports.step_rows import StepReport
 from assay.reranking import Reranked
 
-FLAT = ("majority", "any of n")
-"""Strategies that no scorer has a part in."""
+FLAT = {"majority": "majority", "any of n": "any of n (oracle, pass@n)"}
+"""Strategies that no scorer has a part in, and what they are called in print."""
 
 
 def best_of_text(data: str, found: Reranked) -> list[str]:
@@ -24,7 +24,7 @@ def best_of_text(data: str, found: Reranked) -> list[str]:
         f"pass@1 {_shown(any_figures.first)}",
     ]
     head = ["", *(f"n = {n}" for n in any_figures.sizes)]
-    rows = [head, *([name, *_cells(any_figures.rows[name])] for name in FLAT)]
+    rows = [head, *([title, *_cells(any_figures.rows[name])] for name, title in FLAT.items())]
     for scorer, by_how in found.found.items():
         for how, figures in by_how.items():
             title = scorer if how == "value" else f"{scorer} ({how})"

@@ -53,7 +53,7 @@ def score(
 
     Args:
         data: The file, one JSON object per line; or a run: folder, name, short id, or `latest`.
-        reward: A reward source, NAME[:WEIGHT] or FILE.py:FUNCTION[:WEIGHT]; may be repeated.
+        reward: A reward source: NAME[:WEIGHT], FILE.py:FUNCTION[:WEIGHT], or a reward model's FOLDER; may be repeated.
         config: A TOML config of kind "score" in place of the other arguments.
         out: Where the verdicts go; default DATA with `.scored.jsonl`.
         prompt: Column of the prompt.
