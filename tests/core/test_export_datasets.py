@@ -10,7 +10,7 @@ import pytest
 
 from assay.cli import main
 from assay.contracts import Judgement, Message, Reward, RunInfo, Span, StepScore, Task, Verdict
-from assay.errors import ConfigError
+from assay.errors import ConfigError, StoreError
 from assay.store import RunStore
 from assay.store.datasets import SUFFIXES, Choice, export_dataset
 from assay.testing.fakes import make_rollout
@@ -141,3 +141,12 @@ def test_a_mistake_is_one_sentence(
     assert main(["export", "sums-1a2b", *arguments]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert told in sentence
+
+
+def test_a_table_cannot_hold_values_of_several_kinds_and_says_so(store: RunStore):
+    rollout = make_rollout("x", "d0", task_id="d", group_id="gd")
+    message = Message(role="user", content="?")
+    store.add_rollout(rollout, step=2, task=Task(id="d", messages=(message,), facts={"level": "high"}))
+    store.flush()
+    with pytest.raises(StoreError, match=r"values of a column differ in kind .*; name a \.jsonl file with --out"):
+        export_dataset(store, store.folder / "x.parquet", "verl")

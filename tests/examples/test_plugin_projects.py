@@ -91,7 +91,7 @@ def test_the_task_source_the_optimizer_and_the_part_take_part_in_runs(install_pr
         run = assay.train(config)
         (line,) = run.metrics
         assert line["scored"] == 8
-        assert {item.task.reference for item in run.rollouts()} == {"2", "3"}
+        assert {str(item.task.reference) for item in run.rollouts()} == {"2", "3"}
         assert {judgement.source for item in run.rollouts() for judgement in item.judgements} == {"haiku", "repetition"}
         resolved = (run.folder / "config.toml").read_text("utf-8")
         assert f'use = "{optimizer["use"]}"' in resolved

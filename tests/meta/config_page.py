@@ -55,7 +55,7 @@ def _section(title: str, name: str, tables: Mapping[str, Schema]) -> str:
     places = ", ".join(f"`{place}`" for place in sorted(set(_places(name, tables))))
     if places:
         lines.insert(2, f"\nStands at: {places}.")
-    return "\n".join(line for line in lines if line is not None) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _of_table(value: Schema, tables: Mapping[str, Schema]) -> str:
@@ -109,7 +109,7 @@ def _kind(value: Schema) -> str:
         for word, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
         if word in value
     ]
-    return " ".join([words.get(kind, kind), *bounds])
+    return " ".join([words.get(str(kind), str(kind)), *bounds])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -76,14 +77,14 @@ def test_the_schema_accepts_the_configs_of_pages_and_refuses_a_wrong_key(capsys:
     schema = json.loads(capsys.readouterr().out)
     assert schema == config_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    readers = jsonschema.Draft202012Validator(schema)
+    reader: Any = jsonschema.Draft202012Validator(schema)
     configs = [path for path in ROOT.glob("examples/**/*.toml") if path.name != "pyproject.toml"]
     configs += ROOT.glob("core/assay/demo/*.toml")
     assert len(configs) >= 3
     for path in configs:
-        assert not [error.message for error in readers.iter_errors(read_toml(path))], path
+        assert not [error.message for error in reader.iter_errors(read_toml(path))], path
     wrong = {**read_toml(ROOT / "core" / "assay" / "demo" / "quick.toml"), "stepps": 3}
-    assert "stepps" in "".join(error.message for error in readers.iter_errors(wrong))
+    assert "stepps" in "".join(error.message for error in reader.iter_errors(wrong))
 
 
 def test_training_needs_a_config(capsys: pytest.CaptureFixture[str]):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -73,7 +73,8 @@ def test_every_block_of_a_page_is_run_or_read(page: str):
             assert Path(page).name in test.read_text("utf-8"), f"{test} no longer runs {page}"
         elif block.language == "toml" and not block.file:
             table = tomllib.loads(block.text)
-            errors = Draft202012Validator(config_schema()).iter_errors(table) if "kind" in table else ()
+            reader: Any = Draft202012Validator(config_schema())
+            errors = reader.iter_errors(table) if "kind" in table else ()
             assert not [error.message for error in errors], block.text
         else:
             assert page in PAGES, f"{page}: nobody runs its {block.language} block"

@@ -1,7 +1,7 @@
 """`assay export`: a run as one HTML page, as its rows, or as a data set that another trainer reads."""
 
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from assay import runs
 from assay.cli.output import say
@@ -35,7 +35,7 @@ def export(
         runs_dir: Where run folders are looked for.
     """
     folder = runs.find_run(run, runs_dir)
-    form = cast("Form", to) if to in SUFFIXES else None
+    form: Form | None = to if to in SUFFIXES else None
     target = out or Path(f"{folder.name}.{SUFFIXES[form] if form else to}")
     if not target.absolute().parent.is_dir():
         raise ConfigError(f"--out {target}: the folder {target.parent} does not exist")

@@ -190,11 +190,12 @@ def _write_table(rows: list[Row], target: Path) -> None:
             f"{target}: Parquet needs the package 'pyarrow', which is not installed; install it with: "
             'python -m pip install "assay[data]", or name a .jsonl file with --out'
         ) from error
+    arrow, parquet = cast("Any", pa), cast("Any", pq)
     try:
-        table: Any = cast("Any", pa.Table).from_pylist(rows)
-    except pa.ArrowException as error:
+        table = arrow.Table.from_pylist(rows)
+    except (ValueError, TypeError) as error:  # what pyarrow raises for values of several kinds
         told = " ".join(str(error).split())[:200]
         raise StoreError(
-            f"{target}: a column's values differ in kind ({told}); name a .jsonl file with --out"
+            f"{target}: values of a column differ in kind ({told}); name a .jsonl file with --out"
         ) from error
-    cast("Any", pq).write_table(table, str(target))
+    parquet.write_table(table, str(target))

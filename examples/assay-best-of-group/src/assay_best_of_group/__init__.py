@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """A policy optimizer without any of assay's parts: raise the likelihood of the best answers of each group.
 
 Rejection sampling fine-tuning as one loop: the loss is the mean negative log-prob of the tokens of the chosen answers.

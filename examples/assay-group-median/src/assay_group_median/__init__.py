@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """A baseline for graded rewards with outliers: the median of the group instead of its mean."""
 
 from __future__ import annotations
