@@ -128,9 +128,12 @@ def written(library: Path, folder: Path, stride: int, error: str, lasting: bool)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every"])
+EVERY = [
+    pytest.param(1, error, lasting, marks=pytest.mark.slow) for error in ("EIO", "ENOSPC") for lasting in (False, True)
+]
+
+
+@pytest.mark.parametrize(("stride", "error", "lasting"), [(11, "EIO", False), (11, "ENOSPC", True), *EVERY])
 def test_a_fault_at_any_write_loses_nothing_that_was_acknowledged(
     stride: int, error: str, lasting: bool, library: Path, tmp_path: Path
 ) -> None:
