@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
 
 FREE = {preset.name: Chosen() for preset in PRESETS} | {
     "kimi": Chosen(learning_rate=7e-4, group_size=12, updates=120),
-    "prime": Chosen(group_size=5, updates=240),
+    "prime": Chosen(learning_rate=7e-4, group_size=5, updates=300),
     "tulu3": Chosen(learning_rate=7e-4, group_size=16, updates=150),
     "reinforce_batch_mean": Chosen(learning_rate=7e-4, group_size=12, updates=120),
 }
