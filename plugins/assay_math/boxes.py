@@ -16,7 +16,7 @@ JOIN = re.compile(
 )
 """What may stand between boxes or formulas that are one list."""
 _OR = re.compile(r"\bor\b|或")
-_NEXT_SENTENCE = re.compile(r"[.;]\s*\S|\n\s*\n")
+_NEXT_SENTENCE = re.compile(r"\.|;\s*\S|\n\s*\n")
 _MAX_GAP = 60
 _MAX_NESTING = 16
 _MAX_PARTS = 256

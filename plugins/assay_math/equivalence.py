@@ -192,6 +192,8 @@ class Comparer(ScalarComparer):
             return decision
         if "matrix" in (gold.op, answer.op) and "tuple" in (gold.op, answer.op):
             return self._matrices(gold, answer)
+        if answer.op == "either" and all(self.nodes(gold, part).outcome == "equal" for part in answer.args):
+            return equal("every alternative is the same answer")
         if gold.op == "set" and len(gold.args) == 1 and answer.op not in (*plain, "tuple", "bracket"):
             return self.nodes(gold.args[0], answer)
         if answer.op == "set" and len(answer.args) == 1 and gold.op not in (*plain, "tuple", "bracket"):

@@ -32,7 +32,28 @@ def zone(response: str, policy: MathPolicy) -> tuple[int, int] | Missing:
             start = closed.end()
         if policy.think_open and _tag(policy.think_open).search(response, start):
             return Missing("the reasoning never ends")
-    return max(start, len(response) - policy.tail_chars), len(response)
+    start = max(start, len(response) - policy.tail_chars)
+    return _in_answer_tags(response, start) or (start, len(response))
+
+
+_OPEN_ANSWER, _CLOSE_ANSWER = "<answer>", "</answer>"
+
+
+def _in_answer_tags(response: str, start: int) -> tuple[int, int] | Missing | None:
+    """The last `<answer>` block where the response ends with one, as (start, end); blocks side by side are a list."""
+    tail = response[max(start, len(response) - _OFFER_CHARS) :].rstrip().lower()
+    if not tail.endswith(_CLOSE_ANSWER):
+        return None
+    lower = response[start:].lower()
+    if len(lower) != len(response) - start:  # a few capitals grow when lowered, which would shift every place
+        lower = response[start:]
+    end = lower.rfind(_CLOSE_ANSWER)
+    begin = lower.rfind(_OPEN_ANSWER, 0, end)
+    if begin < 0:
+        return None
+    if lower[:begin].rstrip(" \t\r\n,;").endswith(_CLOSE_ANSWER):
+        return Missing("several answers stand side by side")
+    return start + begin + len(_OPEN_ANSWER), start + end
 
 
 _OFFERED = re.compile(

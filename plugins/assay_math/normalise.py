@@ -151,6 +151,8 @@ def _without_dollars(text: str) -> str:
 def normalise(text: str) -> str:
     """`text` in the one spelling that the lexer reads; equal results mean equal writing."""
     text = text.strip(_EDGES)
+    if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'`":
+        text = text[1:-1].strip(_EDGES)
     if text.endswith("\\"):
         text = text.rstrip("\\ ")  # what is left of a final control space
     if not text.isascii():

@@ -16,7 +16,7 @@ _PHRASES = (
 )  # fmt: skip
 _LINE_CHARS = 1_000
 _STOP = re.compile(
-    r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|(?:along\s+|together\s+)?with|not|but|by|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
+    r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|(?:along\s+|together\s+)?with|not|but|by(?!\s*\$?\d)|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
     r"|\s+[—–]\s(?!\s*[-$]?\d)|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
     re.DOTALL | re.IGNORECASE,
 )
@@ -81,7 +81,7 @@ _NUMBER = re.compile(r"[-+−]?\d[\d.,/^]*")
 _LEADING = re.compile(
     r"[-+−]?\\?[$€£¥]?\d[\d,.]*(?:\s+(?!(?:and|or|as|plus|along|together|also)\b)[A-Za-z°%]+)?(?=\s)", re.IGNORECASE
 )
-_ALTERNATIVES = re.compile(r"(?:\bor\b|\band\b|\bto\b|[,/(–-])\s*[$€£¥]?\d")
+_ALTERNATIVES = re.compile(r"(?:\bor\b|\band\b|\bto\b|\bby\b|[,/(–-])\s*[$€£¥]?\d")
 _BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*")
 
 
