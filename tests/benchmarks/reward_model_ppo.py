@@ -1,6 +1,6 @@
 """A Bradley-Terry model trained here drives PPO with adaptive KL on a task that has no verifier.
 
-    python tests/benchmarks/reward_model_ppo.py --out runs/preference-ppo [--seeds 1 2 3] [--steps 80] [--target 12]
+    python tests/benchmarks/reward_model_ppo.py --out runs/preference-ppo [--seeds 1 2 3] [--steps 50] [--target 12]
 
 The task: write twelve letters. A gold utility that only this script knows is highest for four a's, -((a - 4) / 4)^2.
 The policy before training writes about one a, so that its samples, which make all preference pairs (with the noise of a
@@ -129,7 +129,7 @@ def one_seed(folder: Path, seed: int, options: argparse.Namespace) -> dict[str, 
 
 def ppo(folder: Path, start: Path, model: Path, seed: int, options: argparse.Namespace) -> Run:
     """The run of the loop; no verifier, no gold."""
-    adaptive = {"target": options.target, "horizon": 2000}
+    adaptive = {"target": options.target, "horizon": 500}
     config = {
         "kind": "rlvr", "name": "ppo", "seed": seed, "steps": options.steps, "runs_dir": str(folder / "loop"),
         "policy": {"model": str(start)}, "tasks": {"use": "jsonl", "path": str(folder / "prompts.jsonl")},
@@ -221,7 +221,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/preference-ppo"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--target", type=float, default=12.0)
     parser.add_argument("--rate", type=float, default=5e-4)
     return parser.parse_args()
