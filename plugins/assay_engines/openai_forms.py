@@ -53,7 +53,11 @@ class ChatForm:
     def body(self, request: RolloutRequest) -> dict[str, Any]:
         """The JSON to post."""
         messages = [{"role": message.role, "content": message.content} for message in request.task.messages]
-        return {"model": self._model, "messages": messages} | _sampling(request)
+        body = {"model": self._model, "messages": messages} | _sampling(request)
+        if messages[-1]["role"] == "assistant":
+            # An answer that is to be continued. vLLM and SGLang know these keys; a service that does not refuses them.
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return body
 
     def rollout(self, request: RolloutRequest, reply: bytes) -> Rollout:
         """The text in a reply."""

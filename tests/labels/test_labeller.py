@@ -226,3 +226,16 @@ def test_the_prefix_is_an_answer_that_goes_on(tmp_path: Path) -> None:
     assert seen
     assert {message.role for message in seen} == {"assistant"}
     assert all(message.content.endswith("\n") for message in seen)
+
+
+def test_an_answer_of_a_broken_engine_is_failed_and_never_wrong(tmp_path: Path) -> None:
+    class Broken(ScriptedEngine):
+        async def generate(self, requests: Sequence[RolloutRequest]) -> AsyncIterator[Rollout]:  # pyright: ignore[reportIncompatibleMethodOverride]
+            async for rollout in super().generate(requests):
+                yield rollout.model_copy(update={"finish": "error"})
+
+    chains = Chains(seed=1)
+    report = label(tmp_path, solutions(chains, 5, 4), LabelSettings(), engine=Broken(chains.answer))
+    assert set(report.results) == {"failed"}
+    assert report.undecided == sum(not found.right for found in report.labelled) > 0
+    assert all(set(found.labels[:-1]) == {None} for found in report.labelled if not found.right)

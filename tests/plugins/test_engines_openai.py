@@ -51,6 +51,15 @@ def test_every_request_comes_back_once_as_it_finishes_and_carries_its_sampling()
     assert (body["seed"], body["temperature"], body["top_p"], body["stop"]) == (3, 0.5, 0.9, ["\n"])
 
 
+def test_an_answer_that_is_begun_is_continued_and_not_answered() -> None:
+    begun = Task(id="t", messages=(Message(role="user", content="1+1?"), Message(role="assistant", content="It is ")))
+    asked = RolloutRequest(id="a", task=begun, group_id="g", sampling=Sampling())
+    with scripted_endpoint(lambda _: "2.") as endpoint:
+        asyncio.run(drawn(engine_at(endpoint.base_url), [asked, request("b")]))
+    keys = [(body.get("continue_final_message"), body.get("add_generation_prompt")) for body in endpoint.requests]
+    assert sorted(keys, key=str) == [(None, None), (True, False)]
+
+
 def test_a_busy_service_is_asked_again_and_a_broken_one_ends_in_an_error_rollout() -> None:
     busy = iter([503, 429])
     with scripted_endpoint(lambda _: next(busy, None) or "fine") as endpoint:

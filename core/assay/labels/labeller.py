@@ -80,8 +80,13 @@ class Labelled:
 
     @property
     def first_error(self) -> int | None:
-        """Index of the first step labelled wrong, or None."""
-        return next((index for index, label in enumerate(self.labels) if label is not None and label < 0.5), None)
+        """Index of the first step labelled wrong; None where there is none, or where a step before it is unknown."""
+        for index, label in enumerate(self.labels):
+            if label is None:
+                return None
+            if label < 0.5:
+                return index
+        return None
 
 
 @dataclass(frozen=True)
@@ -246,8 +251,8 @@ class Labeller:
         self._waves[node.key] = self._waves.get(node.key, 0) + 1
 
         async def keep(rollout: Rollout) -> None:
-            result: Result = "truncated"
-            if not rollout.truncated:
+            result: Result = "truncated" if rollout.truncated else "failed"
+            if rollout.finish == "stop":
                 result = await self._result(node.task, node.judged(rollout.id, rollout.text))
             completion = _completion(rollout, result)
             self._log.completion(node.key, attempts[rollout.id], completion)

@@ -13,7 +13,8 @@ from assay.reports.statistics import Interval, wilson
 from assay.steps import Piece
 
 Result = Literal["right", "wrong", "truncated", "abstained", "failed"]
-"""What became of one completion: judged; cut off at the token limit; the verdict source abstained; it failed."""
+"""What became of one completion: judged; cut off at the token limit; the verdict source abstained; it, or the engine,
+failed."""
 
 
 class Completion(NamedTuple):
