@@ -42,11 +42,11 @@ from assay.protocols import (
 from assay.verifier import verifier
 
 if TYPE_CHECKING:
-    from assay.api import Run, ascore, atrain, load_config, open_run, score, train
+    from assay.api import Run, arerank, ascore, atrain, load_config, open_run, rerank, score, train
 
 __version__ = "0.1.0"
 
-_SURFACE = ("Run", "ascore", "atrain", "load_config", "open_run", "score", "train")
+_SURFACE = ("Run", "arerank", "ascore", "atrain", "load_config", "open_run", "rerank", "score", "train")
 
 
 def __getattr__(name: str) -> Any:
@@ -91,11 +91,13 @@ __all__ = [
     "Turn",
     "Verdict",
     "__version__",
+    "arerank",
     "ascore",
     "atrain",
     "hookimpl",
     "load_config",
     "open_run",
+    "rerank",
     "score",
     "train",
     "verifier",

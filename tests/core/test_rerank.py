@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+import assay
 from assay.cli import main
 from assay.config.reward_models import reward_model_entry, reward_model_folder, save_threshold
 from assay.errors import ConfigError
+from assay.preflight import make_context
+from assay.protocols import RewardSource
+from assay.registry import Registry
 from assay.reranking import PoolColumns, read_pools
 from assay.scoring import parse_reward
 
@@ -62,7 +66,7 @@ def test_figures_by_hand(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         *({"problem": "p", "response": f"a{d}", "pred": str(d), "correct": d == 9} for d in (1, 2, 9)),
         *({"problem": "q", "response": f"b{d}", "pred": str(d % 2), "correct": d % 2 == 1} for d in (8, 3, 5)),
     )
-    found = facts(capsys, path, "-r", "sources.py:last_digit", "--n", "1,2,3")
+    found = facts(capsys, path, "--by", "sources.py:last_digit", "--n", "1,2,3")
     assert (found["problems"], found["responses"], found["verdict"]) == (2, 6, "the data")
     # p: argmax of 2 is right in 2 of 3 subsets; q: the 8 is best wherever it is, right only in the subset 3, 5.
     assert value(found, "last_digit", "argmax", 2) == pytest.approx((2 / 3 + 1 / 3) / 2)
@@ -105,13 +109,30 @@ def test_what_is_not_scored_or_read_is_counted(folder: Path, capsys: pytest.Capt
     assert "problems with too few responses, left out of their column: n = 3: 1" in out
 
 
+def test_python_ranks_by_name_and_by_a_built_source_alike(folder: Path) -> None:
+    responses = ["The answer is 1/2", "The answer is 0.5", "The answer is 3", "no x"]
+    path = write(folder / "pool.jsonl", {"question": "half of one?", "responses": responses, "answer": "0.50"})
+    table = {"use": "python", "path": "sources.py:last_digit"}
+    named = assay.rerank(path, by=table, verdict="math", n=4)
+    assert repr(named) == "Reranked(1 problems, 4 responses, by last_digit)"
+    context = make_context(Registry.load(), base_dir=folder, seed=0)
+    component = Registry.load().component("reward_source", "python")
+    built: RewardSource = component.build(component.config(path="sources.py:last_digit"), context)
+    by_object = assay.rerank(path, by=built, verdict="math", n=[4])
+    assert main(["rerank", path, "--by", "sources.py:last_digit", "--verdict", "math", "--n", "4"]) == 0
+    (one,), (other,) = named.to_dict()["scorers"].values(), by_object.to_dict()["scorers"].values()
+    assert one == other
+    with pytest.raises(ConfigError, match="nothing says which responses are right"):
+        assay.rerank(path, by=built)
+
+
 def test_a_verdict_source_says_what_is_right_and_which_answers_are_one(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     responses = ["\\boxed{1/2}", "\\boxed{0.5}", "\\boxed{3}", "no answer"]
     row = {"question": "half of one?", "responses": responses, "answer": "0.50", "points": [1.0, 1.0, 1.5, 3.0]}
     path = write(folder / "pool.jsonl", row)
-    found = facts(capsys, path, "--by", "math", "--scores", "points", "--n", "4")
+    found = facts(capsys, path, "--verdict", "math", "--scores", "points", "--n", "4")
     assert found["verdict"] == "math"
     # One half is written twice: by texts no answer leads, by the source 2 votes stand against 1.
     assert value(found, "column points", "majority", 4) == 1.0

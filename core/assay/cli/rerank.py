@@ -34,8 +34,8 @@ def rerank_command(
     data: str,
     /,
     *,
-    reward: Annotated[tuple[str, ...], Parameter(name=["-r", "--reward"], consume_multiple=False)] = (),
-    by: str | None = None,
+    reward: Annotated[tuple[str, ...], Parameter(name=["--by", "-r", "--reward"], consume_multiple=False)] = (),
+    verdict: str | None = None,
     n: str = "1,2,4,8,16",
     aggregate: str = "value",
     scores: str | None = None,
@@ -60,10 +60,10 @@ def rerank_command(
     Args:
         data: A file with several responses to each problem, a run, or a file with labelled steps.
         reward: What ranks: a source NAME, FILE.py:FUNCTION, or the folder of a reward model; may be repeated.
-        by: The source that says what is right and whose answers vote; default the file's own columns.
+        verdict: The source that says what is right and whose answers vote; default the file's own columns.
         n: The n of best-of-n.
         aggregate: How step scores become one: value (the source's own), min, product, last, mean; with commas several.
-        scores: A column of the file that ranks, beside or in place of -r.
+        scores: A column of the file that ranks, beside or in place of --by.
         prompt: Column of the problem.
         response: Column of the response, or of the list of all.
         reference: Column of the reference.
@@ -82,8 +82,8 @@ def rerank_command(
     registry = Registry.load()
     context = make_context(registry, base_dir=Path.cwd(), seed=seed)
     entries: Sequence[RewardEntry] = reward_entries(reward, where="assay rerank") if reward else []
-    verdict = reward_entries([by], where="assay rerank --by")[0] if by is not None else None
-    check_rewards(registry, [*entries, *([verdict] if verdict else [])], where="assay rerank")
+    decides = reward_entries([verdict], where="assay rerank --verdict")[0] if verdict is not None else None
+    check_rewards(registry, [*entries, *([decides] if decides else [])], where="assay rerank")
     judging = JudgingConfig(workers=workers)
     if _labelled_steps(data):
         apart = SplitterOptions(by=between).between
@@ -96,7 +96,7 @@ def rerank_command(
         columns = PoolColumns(prompt, response, reference, correct, answer, scores)
         pools = _pools(data, columns, runs_dir)
         reranked = asyncio.run(
-            _best_of(pools, entries, verdict, registry, context, judging, sizes, aggregates, seed, scores)
+            _best_of(pools, entries, decides, registry, context, judging, sizes, aggregates, seed, scores)
         )
         facts, lines = reranked.to_dict(), best_of_text(data, reranked)
     if out is not None:
@@ -137,8 +137,8 @@ async def _best_of(
 ) -> Reranked:
     if not entries and scores is None:
         raise ConfigError(
-            "assay rerank: nothing ranks the responses; name a source or a reward model's folder with -r, or a column "
-            "with --scores"
+            "assay rerank: nothing ranks the responses; name a source or a reward model's folder with --by, or a "
+            "column with --scores"
         )
     judged = await judge_pools(pools, verdict, registry=registry, context=context, judging=judging)
     async with AsyncExitStack() as stack:
@@ -163,7 +163,7 @@ async def _first_errors(
     if len(entries) != 1:
         raise ConfigError(
             f"assay rerank: {data} has labelled steps, which one source with step scores is tried on; found "
-            f"{len(entries)}. Write -r SOURCE once"
+            f"{len(entries)}. Write --by SOURCE once"
         )
     rows = read_step_rows(data)
     async with open_panel(entries, registry=registry, judging=judging, context=context) as panel:
@@ -174,7 +174,7 @@ async def _first_errors(
 def _save(reward: str, found: StepReport) -> None:
     folder = reward_model_folder(Path(reward))
     if folder is None:
-        raise ConfigError(f"--save-threshold: {reward} is no folder of a reward model; give one with -r")
+        raise ConfigError(f"--save-threshold: {reward} is no folder of a reward model; give one with --by")
     save_threshold(folder, found.whole.threshold.threshold)
     note(f"threshold {found.whole.threshold.threshold:.6g} kept in {folder}")
 

@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 from assay.component import BuildContext
 from assay.config.rewards import JudgingConfig, RewardEntry
 from assay.contracts import Candidate, Judgement, Reward, Rollout, Task
-from assay.errors import ConfigError
+from assay.errors import ConfigError, JudgingError
 from assay.judging import open_panel
+from assay.protocols import RewardSource
 from assay.registry import Registry
 from assay.reports.best_of import Aggregate, Sample, aggregate
 from assay.reranking.pools import RIGHT_FROM, Pool, Response
@@ -108,7 +109,7 @@ async def judge_pools(
         if all(value is None for value in known.values()):
             raise ConfigError(
                 "assay rerank: nothing says which responses are right; name a column with --correct, or a verdict "
-                "source with --by, for example --by math"
+                "source with --verdict, for example --verdict math"
             )
         answers = {response.rollout.id: response.answer for response in responses}
         return JudgedPools(pools, known, answers, "the data")
@@ -143,6 +144,26 @@ def column_scorer() -> Scorer:
     return score
 
 
+def source_scorer(source: RewardSource) -> Scorer:
+    """The scores of a built source, asked directly and in its own batches; what it raises is raised.
+
+    Raises `JudgingError` where it answers another number of candidates than it was asked.
+    """
+
+    async def score(responses: Sequence[Response]) -> list[Scores]:
+        found: list[Scores] = []
+        size = max(1, source.limits.max_batch)
+        for start in range(0, len(responses), size):
+            part = responses[start : start + size]
+            verdicts = await source.judge([Candidate(task=each.task, rollout=each.rollout) for each in part])
+            if len(verdicts) != len(part):
+                raise JudgingError(f"rerank: the source gave {len(verdicts)} verdicts for {len(part)} responses")
+            found += [Scores(verdict.value, tuple(step.value for step in verdict.steps)) for verdict in verdicts]
+        return found
+
+    return score
+
+
 @asynccontextmanager
 async def pooled_scorer(
     entry: RewardEntry, *, registry: Registry, context: BuildContext, judging: JudgingConfig
@@ -162,8 +183,11 @@ async def _opened(
     entry: RewardEntry, registry: Registry, context: BuildContext, judging: JudgingConfig, observe: Any
 ) -> AsyncGenerator[Judge]:
     async with open_panel([entry], registry=registry, judging=judging, context=context, observe=observe) as panel:
-        context.workers = panel.workers
-        yield panel
+        before, context.workers = context.workers, panel.workers
+        try:
+            yield panel
+        finally:
+            context.workers = before  # the next panel must not be given workers that end with this one
 
 
 def _scores(reward: Reward) -> Scores:

@@ -10,13 +10,18 @@ from assay.reports.best_of import Aggregate, BestOf, best_of
 from assay.reranking.judged import JudgedPools, Scorer, Scores
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reranked:
     """What the scorers are worth on the pools."""
 
     judged: JudgedPools
     found: Mapping[str, Mapping[Aggregate, BestOf]]
     """Scorer to aggregation to its figures; an aggregation without step scores is left out."""
+
+    def __repr__(self) -> str:
+        """How much was ranked, and by what."""
+        size = f"{len(self.judged.pools):,} problems, {len(self.judged.responses):,} responses"
+        return f"Reranked({size}, by {', '.join(self.found)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
