@@ -146,6 +146,8 @@ def save_trainer(trainer: Trainer, folder: Path, progress: Mapping[str, JsonValu
     process would, so that a run can go on with another number of processes.
     """
     model, ranks = trainer.policy.model, trainer.ranks
+    if ranks.rank == 0:
+        save_configuration(trainer.policy, folder)
     if causal_model(model) is model:
         _write(ranks, without_ties(model, model.state_dict()), folder / WEIGHTS)
     else:
@@ -181,7 +183,6 @@ def save_trainer(trainer: Trainer, folder: Path, progress: Mapping[str, JsonValu
     _write(ranks, tensors, folder / TENSORS)
     if ranks.rank > 0:
         return
-    save_configuration(trainer.policy, folder)
     if causal_model(model) is not model:
         model.peft_config["default"].save_pretrained(folder)
     (folder / NUMBERS).write_text(json.dumps(numbers, indent=1), encoding="utf-8")

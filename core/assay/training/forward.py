@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,10 +22,13 @@ from assay.training import shared_prompt
 from assay.training.lean import install_lean_layers
 from assay.training.token_logp import CHUNK_TOKENS, Head, token_logp
 
+T = TypeVar("T")
+
 __all__ = [
     "ForwardSettings",
     "Head",
     "TokenRow",
+    "prepare_model",
     "response_forward",
     "response_hidden",
     "supports_shared_prompt",
@@ -103,50 +106,51 @@ def response_forward(
     causal = causal_model(model)
     place = _Places.of(rows, next(causal.parameters()).device)
     shape = (len(rows), max((len(row.response) for row in rows), default=0))
-    hidden, after = _states(causal, rows, place, settings, after=bool(heads))
-    with torch.autocast(hidden.device.type, enabled=False):
-        valued = {name: critic(hidden).float() for name, critic in (critics or {}).items()}
-        read = {name: head(after).float() for name, head in (heads or {}).items()}
-        all_logits = top = None
-        if not logp and not logits and topk_ids is None:
-            found = entropy = torch.zeros(len(hidden), device=hidden.device)
-        elif logits or topk_ids is not None:
+
+    def read() -> dict[str, Tensor]:
+        """What was asked for, one entry per scored token."""
+        hidden, after = _states(causal, rows, place, settings, after=bool(heads))
+        with torch.autocast(hidden.device.type, enabled=False):
+            named = {f"values_{name}": critic(hidden).float() for name, critic in (critics or {}).items()}
+            named |= {f"head_{name}": head(after).float() for name, head in (heads or {}).items()}
+            if not logp and not logits and topk_ids is None:
+                zeros = torch.zeros(len(hidden), device=hidden.device)
+                return {**named, "logp": zeros, "entropy": zeros}
             head = Head.of(causal, float32=settings.float32_head)
+            if not logits and topk_ids is None:
+                found, entropy = token_logp(
+                    head,
+                    hidden,
+                    place.targets,
+                    place.temperature,
+                    entropy_grad=entropy_grad,
+                    chunk_tokens=settings.chunk_tokens,
+                )
+                return {**named, "logp": found, "entropy": entropy}
             z = head.logits(hidden, place.temperature)
             full = z.log_softmax(dim=-1)
-            found = full.gather(1, place.targets[:, None]).squeeze(1)
             entropy = -(full.exp() * full).sum(dim=-1)
-            if not entropy_grad:
-                entropy = entropy.detach()
+            named["logp"] = full.gather(1, place.targets[:, None]).squeeze(1)
+            named["entropy"] = entropy if entropy_grad else entropy.detach()
             if topk_ids is not None:
-                top = full.gather(1, topk_ids.to(z.device)[place.row, place.column])
-            all_logits = z if logits else None
-        else:
-            found, entropy = token_logp(
-                Head.of(causal, float32=settings.float32_head),
-                hidden,
-                place.targets,
-                place.temperature,
-                entropy_grad=entropy_grad,
-                chunk_tokens=settings.chunk_tokens,
-            )
+                named["topk"] = full.gather(1, topk_ids.to(z.device)[place.row, place.column])
+            if logits:
+                named["logits"] = z
+            return named
 
-    def spread(values: Tensor | None) -> Tensor | None:
-        if values is None:
-            return None
+    def spread(values: Tensor) -> Tensor:
         grid = values.new_zeros((*shape, *values.shape[1:]))
         return grid.index_put((place.row, place.column), values)
 
+    grids = {name: spread(values) for name, values in _as_forward(causal, read).items()}
+    first = next((f"values_{name}" for name in critics or ()), "")
     return Forward(
-        logp=_required(spread(found)),
-        entropy=_required(spread(entropy)),
-        values=spread(next(iter(valued.values()), None)),
-        topk=spread(top),
-        logits=spread(all_logits),
-        extra={
-            **{f"values_{name}": _required(spread(value)) for name, value in list(valued.items())[1:]},
-            **{f"head_{name}": _required(spread(value)) for name, value in read.items()},
-        },
+        logp=grids.pop("logp"),
+        entropy=grids.pop("entropy"),
+        values=grids.pop(first, None),
+        topk=grids.pop("topk", None),
+        logits=grids.pop("logits", None),
+        extra=grids,
     )
 
 
@@ -160,7 +164,7 @@ def response_hidden(model: Any, rows: Sequence[TokenRow], *, settings: ForwardSe
         TokenRow(row.prompt, (*row.response, 0), (False, *(row.scored or (True,) * len(row.response)))) for row in rows
     ]
     place = _Places.of(shifted, device)
-    hidden = _predicting(causal, shifted, place, settings)
+    hidden = _as_forward(causal, lambda: _predicting(causal, shifted, place, settings))
     width = max((len(row.response) for row in rows), default=0)
     grid = hidden.new_zeros((len(rows), width, hidden.shape[-1]))
     return grid.index_put((place.row, place.column - 1), hidden)
@@ -169,6 +173,13 @@ def response_hidden(model: Any, rows: Sequence[TokenRow], *, settings: ForwardSe
 def causal_model(model: Any) -> Any:
     """The transformers causal language model inside an adapter wrapper, or `model` itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def prepare_model(model: Any) -> None:
+    """Try and change now what a first forward would: before the weights of `model` are divided among processes."""
+    causal = causal_model(model)
+    supports_shared_prompt(causal)
+    _make_lean(causal)
 
 
 _lean: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -208,6 +219,18 @@ class _Places(NamedTuple):
         return cls(table[:, 0], table[:, 1], table[:, 2], scale[table[:, 0]])
 
 
+def _make_lean(causal: Any) -> None:
+    if causal not in _lean:
+        install_lean_layers(causal)
+        _lean.add(causal)
+
+
+def _as_forward(causal: Any, read: Callable[[], T]) -> T:
+    """`read()`, as the forward of `causal` where its weights are divided and gathered around a forward."""
+    whole: Callable[[Callable[[], T]], T] | None = getattr(causal, "run_as_forward", None)
+    return read() if whole is None else whole(read)
+
+
 def _predicting(causal: Any, rows: Sequence[TokenRow], place: _Places, settings: ForwardSettings) -> Tensor:
     """(n, H) hidden states that predict the n scored tokens."""
     return _states(causal, rows, place, settings, after=False)[0]
@@ -223,9 +246,8 @@ def _states(
         parameter = next(causal.parameters())
         empty = parameter.new_zeros((0, causal.get_input_embeddings().weight.shape[1]))
         return empty, empty
-    if torch.is_grad_enabled() and causal not in _lean:
-        install_lean_layers(causal)
-        _lean.add(causal)
+    if torch.is_grad_enabled():
+        _make_lean(causal)
     pack = _shared if settings.shared_prompt and supports_shared_prompt(causal) else _padded
     read = [row.response[: row.last_scored + after] for row in rows]
     with torch.autocast(device.type, dtype=settings.autocast, enabled=settings.autocast is not None):
@@ -342,8 +364,3 @@ def _packs_correctly(causal: Any) -> bool:
     if not agrees and causal.config._attn_implementation != before:
         causal.set_attn_implementation(before)
     return agrees
-
-
-def _required(value: Tensor | None) -> Tensor:
-    assert value is not None
-    return value

@@ -30,6 +30,7 @@ from assay.training.forward import ForwardSettings, TokenRow, response_forward, 
 from assay.training.ledger import Ledger, token_metrics
 from assay.training.masters import Masters
 from assay.training.memory import FreeMemory
+from assay.training.ranks import Ranks
 from assay.training.schedule import learning_rate_share
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Trainer:
         models: Mapping[str, PolicyModel] | None = None,
         total_steps: int | None = None,
         max_tokens: int | None = None,
+        ranks: Ranks | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """A trainer of `policy`.
@@ -74,6 +76,7 @@ class Trainer:
             models: further frozen policies by the names in `needs.models`.
             total_steps: batches of the run, over which `linear` and `cosine` are stretched.
             max_tokens: L, the fixed length limit; None takes it from the rollouts' sampling.
+            ranks: the processes that train together, each with this trainer; None trains in this one alone.
             clock: seconds, for the phase times.
         """
         self.policy = policy
@@ -89,6 +92,8 @@ class Trainer:
         self._total_steps = None if total_steps is None else total_steps * per_batch
         self._max_tokens = max_tokens
         self._clock = clock
+        self.ranks = ranks or Ranks()
+        """The processes that train together."""
         self._memory = FreeMemory()
         self._sidecars = [sidecar for part in (optimizer, objective) if part is not None for sidecar in part.sidecars]
         self._critics = [sidecar for sidecar in self._sidecars if isinstance(sidecar, Critic)]
@@ -117,6 +122,9 @@ class Trainer:
             self._need_reference()
         if self.settings.gradient_checkpointing:
             _checkpoint_activations(policy.model)
+        for model in (policy, self._reference, *self._models.values()):
+            if model is not None:
+                self.ranks.shard(model.model)
         groups = _parameter_groups(policy.model, self._sidecars, self.settings)
         self.masters = Masters(groups)
         """Float32 copies of the weights that AdamW moves where the policy is narrower."""
@@ -254,7 +262,8 @@ class Trainer:
         totals = ExampleTotals(
             examples=sum(example.weight for example in examples), tokens=float(sum(len(row.response) for row in rows))
         )
-        for members in self._plan(rows, owner) if rows else ():
+        metrics: list[dict[str, float]] = []
+        for members, counts in self.ranks.share(self._plan(rows, owner)) if rows else ():
             chosen = {owner[index] for index in members}
             inside = [index for index, example in enumerate(owner) if example in chosen]
             with self._training():
@@ -262,8 +271,12 @@ class Trainer:
                 ref = None if reference is None else reference[inside, : forward.logp.shape[1]]
                 report = objective.loss([examples[index] for index in sorted(chosen)], forward, ref, totals=totals)
                 if weight is not None:
-                    self._backward(report.loss if weight == 1.0 else report.loss * weight)
-            ledger.add({**report.metrics, "loss": float(report.loss.detach())})
+                    loss = report.loss if weight == 1.0 else report.loss * weight
+                    self._backward(loss, forward, counts=counts)
+            if counts:
+                metrics.append({**report.metrics, "loss": float(report.loss.detach())})
+        for shares in self.ranks.shares(metrics):
+            ledger.add(shares)
         return totals
 
     def _stream_pass(self, also: Sequence[ExampleStream], ledger: Ledger) -> None:
@@ -285,6 +298,8 @@ class Trainer:
     def refresh_reference(self) -> None:
         """Move the reference to the current policy (an iteration's end, for moving references)."""
         if self._reference is None:
+            if self.ranks.size > 1:
+                raise TrainingError("trainer: a reference cannot begin to move on several processes; use one process")
             self._reference = _frozen_copy(self.policy)
         else:
             self._reference.model.load_state_dict(self.policy.model.state_dict())
@@ -325,9 +340,11 @@ class Trainer:
         if top is not None:
             extra["topk_ids"] = torch.zeros_like(top, dtype=torch.long)
         asked = Needs(values=needs.values, logits=needs.topk > 0)
-        for members in self._plan(rows, None):
+        for members, counts in self.ranks.share(self._plan(rows, None)):
             with torch.no_grad():
                 part = self._forward([rows[index] for index in members], asked)
+            if not counts:
+                continue
             width = part.logp.shape[1]
             logp[members, :width] = part.logp
             if values is not None and part.values is not None:
@@ -337,6 +354,7 @@ class Trainer:
             if top is not None and part.logits is not None:
                 best = part.logits.log_softmax(dim=-1).topk(needs.topk, dim=-1)
                 top[members, :width], extra["topk_ids"][members, :width] = best.values, best.indices
+        self.ranks.add(logp, values, top, *extra.values())
         return Forward(logp, torch.zeros_like(logp), values=values, topk=top, extra=extra)
 
     def _logp(self, model: Any, rows: Sequence[TokenRow]) -> Tensor:
@@ -346,9 +364,11 @@ class Trainer:
         target = self.policy.model if model is None else model
         adapter_off = target.disable_adapter() if model is None else nullcontext()
         with torch.no_grad(), adapter_off:
-            for members in self._plan(rows, None):
+            for members, counts in self.ranks.share(self._plan(rows, None)):
                 part = response_forward(target, [rows[index] for index in members], settings=self._forward_settings())
-                logp[members, : part.logp.shape[1]] = part.logp
+                if counts:
+                    logp[members, : part.logp.shape[1]] = part.logp
+        self.ranks.add(logp)
         return logp
 
     def _reference_model(self) -> Any:
@@ -356,6 +376,8 @@ class Trainer:
 
     def _need_reference(self) -> None:
         if self._reference is None and not hasattr(self.policy.model, "disable_adapter"):
+            if self.ranks.size > 1 and hasattr(self, "_adamw"):
+                raise TrainingError("trainer: this objective needs a reference; on several processes name it first")
             self._reference = _frozen_copy(self.policy)
 
     # -- one optimizer step ----------------------------------------------------------------------------------------
@@ -380,7 +402,8 @@ class Trainer:
             first = part.logp_old is not None and not ledger.started
             current = part.logp_old if first and part.logp_old is not None else self._logp(self.policy.model, mine)
             part = self.optimizer.rescore(part, current)
-        for members in plan:
+        metrics: list[dict[str, float]] = []
+        for members, counts in self.ranks.share(plan):
             chosen = [mine[at] for at in members]
             width = max(len(row.response) for row in chosen)
             piece = take_rows(part, torch.tensor(members, device=self.device), width=width)
@@ -388,8 +411,12 @@ class Trainer:
                 forward = self._forward(chosen, needs, topk_ids=piece.extra.get("topk_ids"))
                 piece = self._complete(piece, forward, needs)
                 report = self.optimizer.loss(piece, forward)
-                self._backward(report.loss)
-            ledger.add({**token_metrics(piece, forward), **report.metrics, "loss": float(report.loss.detach())})
+                self._backward(report.loss, forward, counts=counts)
+            if counts:
+                own = {**token_metrics(piece, forward), **report.metrics, "loss": float(report.loss.detach())}
+                metrics.append(own)
+        for shares in self.ranks.shares(metrics):
+            ledger.add(shares)
         self._stream_pass(also, ledger)
         self._apply(ledger)
 
@@ -415,7 +442,7 @@ class Trainer:
         """Clip, step, forget the gradients; a gradient that is zero everywhere makes no step."""
         parameters = [parameter for group in self._adamw.param_groups for parameter in group["params"]]
         limit = self.settings.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit))
+        norm = self.ranks.clip(parameters, limit)
         if not math.isfinite(norm):
             self._adamw.zero_grad(set_to_none=True)
             raise TrainingError(
@@ -434,15 +461,16 @@ class Trainer:
         ledger.close_step(moved=norm > 0.0)
         self._adamw.zero_grad(set_to_none=True)
 
-    def _backward(self, loss: Tensor) -> None:
+    def _backward(self, loss: Tensor, forward: Forward, *, counts: bool) -> None:
         value = float(loss.detach())
-        if not math.isfinite(value):
+        if not self.ranks.agreed(math.isfinite(value)):
             self._adamw.zero_grad(set_to_none=True)
             self.policy.model.zero_grad(set_to_none=True)
             raise TrainingError(
                 f"trainer: the loss is not finite at update {self.updates + 1}; found {value}. The weights are those "
                 "before this step: look for extreme rewards or log-probs"
             )
+        loss = self.ranks.scale(loss, forward, counts=counts)
         if loss.requires_grad:
             loss.backward()
             self.masters.collect()
@@ -477,7 +505,10 @@ class Trainer:
                 f"optimizer.packing: {self.policy.name!r} does not give the same result with shared prompts; "
                 'use packing = "auto" or "padded"'
             )
-        return plan_micro_batches(rows, self.settings.micro_batch_tokens, shared_prompt=packed, together=together)
+        budget = self.settings.micro_batch_tokens
+        if self.ranks.size > 1:  # every process should have something to do
+            budget = min(budget, -(-sum(len(row.prompt) + len(row.response) for row in rows) // self.ranks.size))
+        return plan_micro_batches(rows, budget, shared_prompt=packed, together=together)
 
     def _mini_batches(self, batch: TrainBatch, generator: torch.Generator) -> Iterator[Tensor]:
         """Row indices of each optimizer step: whole groups, in a new order per pass where there is more than one."""

@@ -80,8 +80,9 @@ def without_ties(model: Any, state: dict[str, Any]) -> dict[str, Any]:
     seen: set[int] = set()
     for name in sorted(state, key=lambda name: name in tied):
         tensor = state[name]
-        if tensor.data_ptr() in seen and name in tied:
+        local: Any = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()  # of a weight that is divided
+        if local.data_ptr() in seen and name in tied:
             continue
-        seen.add(tensor.data_ptr())
+        seen.add(local.data_ptr())
         kept[name] = tensor.detach().contiguous()
     return kept

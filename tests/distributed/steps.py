@@ -1,0 +1,84 @@
+"""A program for torchrun: some updates of a tiny model on made groups, and what came of them in a folder.
+
+torchrun --nproc-per-node 2 tests/distributed/steps.py MODEL OUT PRESET STEPS [CHECKPOINT]
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import json
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import assay_optim
+from assay.component import BuildContext
+from assay.config.training import OptimizerSettings
+from assay.contracts import Message, Reward, Rollout, Sampling, ScoredGroup, Task, Turn
+from assay.training.checkpoint import load_trainer, save_trainer
+from assay.training.model import load_policy
+from assay.training.ranks import Ranks
+from assay.training.sharding import ShardedRanks, launched
+from assay.training.trainer import Trainer
+
+
+def draw_groups(seed: int) -> list[ScoredGroup]:
+    draw = random.Random(seed)
+    groups: list[ScoredGroup] = []
+    for number in range(3):
+        task = Task(id=f"t{number}", messages=(Message(role="user", content="x"),))
+        prompt = tuple(draw.randrange(3, 90) for _ in range(draw.randrange(2, 7)))
+        rollouts = tuple(
+            Rollout(
+                id=f"{number}-{index}",
+                task_id=task.id,
+                group_id=task.id,
+                prompt_ids=prompt,
+                turns=(Turn(text="x", token_ids=ids, logprobs=tuple(-4.5 + draw.random() for _ in ids)),),
+                sampling=Sampling(max_new_tokens=8, temperature=0.9),
+            )
+            for index, ids in enumerate(
+                tuple(draw.randrange(3, 90) for _ in range(draw.randrange(1, 8))) for _ in range(4)
+            )
+        )
+        rewards = tuple(Reward(rollout_id=rollout.id, value=draw.random()) for rollout in rollouts)
+        groups.append(ScoredGroup(task=task, rollouts=rollouts, rewards=rewards))
+    return groups
+
+
+def main(model: str, out: str, preset: str, steps: str, checkpoint: str | None = None) -> None:
+    torch.set_num_threads(1)
+    ranks = ShardedRanks(timeout_s=60) if launched() else Ranks()
+    policy = load_policy(model)
+    made = next(part for part in assay_optim.assay_policy_optimizers() if part.name == preset)
+    optimizer = made.build(made.config(), BuildContext())
+    settings = OptimizerSettings(learning_rate=1e-3, micro_batch_tokens=48, max_grad_norm=0.5)
+    trainer = Trainer(policy, optimizer, settings, seed=1, ranks=ranks)
+    if checkpoint is not None:
+        load_trainer(trainer, Path(checkpoint))
+    folder = Path(out)
+    gradients: list[dict[str, Tensor]] = []
+    clip = ranks.clip
+
+    def clipped(parameters: Sequence[Tensor], limit: float | None) -> float:
+        norm = clip(parameters, limit)
+        grads = {str(at): one.grad for at, one in enumerate(parameters) if one.grad is not None}
+        gradients.append(ranks.gathered(grads))
+        return norm
+
+    ranks.clip = clipped
+    lines = [dict(trainer.step(draw_groups(trainer.version)).metrics) for _ in range(int(steps))]
+    if ranks.rank == 0:
+        folder.mkdir(parents=True)
+        save_file(gradients[0], folder / "gradients.safetensors")
+        (folder / "metrics.json").write_text(json.dumps(lines), encoding="utf-8")
+    save_trainer(trainer, folder / "checkpoint")
+    if isinstance(ranks, ShardedRanks):
+        ranks.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,69 @@
+"""Two processes that hold half of every weight each: the loss, gradients and weights of one process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from assay.training.tiny import make_tiny_model
+
+PROGRAM = Path(__file__).parent / "steps.py"
+
+
+def launch(processes: int, *arguments: object) -> None:
+    words = [str(word) for word in arguments]
+    start = [sys.executable] if processes == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    if processes > 1:
+        start += ["--nproc-per-node", str(processes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*start, PROGRAM, *words], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    found: list[dict[str, float]] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return [{name: value for name, value in line.items() if not name.endswith("_s")} for line in found]
+
+
+def largest_gap(one: Path, other: Path) -> float:
+    """The largest difference of two files of tensors, relative to the larger of 1 and the largest number."""
+    first, second = load_file(one), load_file(other)
+    assert set(first) == set(second)
+    return max(
+        float((first[name] - second[name]).abs().max()) / max(1.0, float(first[name].abs().max())) for name in first
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", seed=3, hidden_size=64)
+
+
+@pytest.mark.parametrize("preset", ["grpo", "ppo"])
+def test_two_processes_come_to_the_loss_and_the_gradients_of_one(preset: str, model: Path, tmp_path: Path):
+    for processes in (1, 2):
+        launch(processes, model, tmp_path / str(processes), preset, 2)
+    one, two = tmp_path / "1", tmp_path / "2"
+    assert largest_gap(one / "gradients.safetensors", two / "gradients.safetensors") <= 1e-6
+    first: dict[str, Any] = metrics(one)[0]
+    assert metrics(two)[0] == pytest.approx(first, rel=1e-5, abs=1e-6)
+    assert first["grad_norm"] > 0
+    assert largest_gap(one / "checkpoint" / "model.safetensors", two / "checkpoint" / "model.safetensors") <= 1e-4
+
+
+def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_other_way(model: Path, tmp_path: Path):
+    launch(1, model, tmp_path / "whole", "ppo", 3)
+    for first, then in ((2, 1), (1, 2)):
+        start, end = tmp_path / f"{first}", tmp_path / f"{first}-{then}"
+        launch(first, model, start, "ppo", 2)
+        launch(then, model, end, "ppo", 1, start / "checkpoint")
+        files = ("model.safetensors", "trainer.safetensors")
+        for file in files:
+            assert largest_gap(tmp_path / "whole" / "checkpoint" / file, end / "checkpoint" / file) <= 1e-4
+        numbers = json.loads((end / "checkpoint" / "trainer.json").read_text(encoding="utf-8"))
+        assert numbers["version"] == 3
