@@ -12,6 +12,7 @@ import asyncio
 import inspect
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,8 @@ def test_verl_compute_score_takes_the_rewards_as_reward_kwargs():
 
 def test_verl_reward_manager_judges_the_last_sequence(mine: str):
     manager_class = verl.reward_manager({"use": "python", "path": mine, "when": {"tag": "sums"}})
-    config = type("Config", (), {"reward": {"custom_reward_function": {"path": None}}})()
+    custom: dict[str, Any] = {"path": None}
+    config = SimpleNamespace(reward={"custom_reward_function": custom})
     manager = manager_class(config, Letters(), lambda: None, reward_router_address=None, reward_model_tokenizer=None)
     responses = torch.tensor([[ord("9"), 0, 0], [ord("4"), ord("2"), 0]])
     data = Data(
@@ -138,7 +140,7 @@ def test_verl_reward_manager_judges_the_last_sequence(mine: str):
     scores = manager_class.assemble_rm_scores(data, [0.5, 0.25])
     assert scores.dtype == torch.float32
     assert scores.tolist() == [[0.5, 0.0, 0.0], [0.0, 0.25, 0.0]]
-    config.reward["custom_reward_function"]["path"] = "other.py"
+    custom["path"] = "other.py"
     with pytest.raises(ConfigError, match="custom_reward_function is set as well"):
         manager_class(config, Letters(), lambda: None)
 
@@ -209,7 +211,7 @@ def test_verifiers_scores_its_own_traces_with_assay(tmp_path: Path, mine: str):
         'from assay.adapters import verifiers\nboxed = verifiers.reward("math", {"use": "length", "weight": 0.5})\n',
         encoding="utf-8",
     )
-    config = vf.TaskConfig(rewards={"boxed": {"fn": f"{tmp_path}/rewards.py:boxed", "weight": 3.0}})
+    config = vf.TaskConfig.model_validate({"rewards": {"boxed": {"fn": f"{tmp_path}/rewards.py:boxed", "weight": 3.0}}})
     plugged = vf.Task[Sum, vf.State, vf.TaskConfig](task.data, config)
     trace = trace_of(task, r"So \boxed{4}")
     asyncio.run(plugged.score(trace))

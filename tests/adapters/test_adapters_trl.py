@@ -181,7 +181,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_run_of_grpo_is_judged_by_assay(tiny: Path, tmp_path: Path, mine: str, opened: list[trl.TrlReward]):
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     together = trl.reward("exact", "length:0.1")
     asynchronous = trl.areward(mine)
@@ -189,7 +190,7 @@ def test_a_real_run_of_grpo_is_judged_by_assay(tiny: Path, tmp_path: Path, mine:
     rows = [{"prompt": f"{a} {b}", "answer": str(b)} for a in range(4) for b in range(4)]
     trainer = GRPOTrainer(
         model=str(tiny),
-        reward_funcs=[together, asynchronous],
+        reward_funcs=[together, asynchronous],  # pyright: ignore[reportArgumentType] # it says nothing of asynchronous ones
         train_dataset=Dataset.from_list(rows),
         args=GRPOConfig(
             output_dir=str(tmp_path / "out"),
