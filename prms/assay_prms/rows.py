@@ -42,6 +42,11 @@ class StepLabel(Options):
         return None if self.label is None else float(self.label >= 0.5)
 
     @property
+    def value(self) -> float | None:
+        """The label, else the share: what formats with one number per step hold."""
+        return self.soft if self.label is None else self.label
+
+    @property
     def soft(self) -> float | None:
         """The share of continuations that succeeded, else the label (Math-Shepherd's SE)."""
         if self.attempts and self.successes is not None:
@@ -79,12 +84,11 @@ class StepRow(Options):
 
     @property
     def first_error(self) -> int | None:
-        """0-based index of the first step labelled below one half, or None.
+        """0-based index of the first wrong step, or None: labelled below one half, or counted without any success.
 
         A label decides before its counts: 2 right continuations of 16 are the evidence behind a step called right.
         """
-        known = [step.soft if step.label is None else step.label for step in self.labels]
-        return next((k for k, value in enumerate(known) if value is not None and value < 0.5), None)
+        return next((k for k, step in enumerate(self.labels) if step.hard == 0.0), None)
 
     @property
     def problem_hash(self) -> str:

@@ -25,7 +25,7 @@ def _trl_label(value: Any) -> float | None:
 
 def write_trl(row: StepRow, options: FormatOptions) -> dict[str, Any]:
     """The row as TRL reads it; -100 stands for an unknown label among floats."""
-    values = [None if step.soft is None else step.soft for step in row.labels]
+    values = [step.value for step in row.labels]
     hard = all(value in (0.0, 1.0) for value in values)
     return {
         "prompt": row.prompt,
@@ -82,9 +82,9 @@ def write_shepherd(row: StepRow, options: FormatOptions) -> dict[str, Any]:
     tail = shape["tail"] if shape else ""
     signs: list[str] = []
     for number, step in enumerate(row.labels, 1):
-        if step.soft is None:
+        if step.hard is None:
             raise ConfigError(f"step {number}: it has no label, and Math-Shepherd's format has no sign for that")
-        signs.append("+" if step.soft >= 0.5 else "-")
+        signs.append("+" if step.hard else "-")
     marked = "".join(piece + sign for piece, sign in zip(raw, signs, strict=True))
     plain = "".join(piece + options.tag for piece in raw)
     return {"input": start + plain + tail, "label": start + marked + tail, "task": row.domain or ""}
@@ -105,7 +105,7 @@ def read_openrlhf(row: Row, options: FormatOptions) -> list[StepRow]:
 
 def write_openrlhf(row: StepRow, options: FormatOptions) -> dict[str, Any]:
     """The row with a tag behind each step."""
-    values = [step.soft for step in row.labels]
+    values = [step.value for step in row.labels]
     if None in values:
         raise ConfigError("a step has no label, and OpenRLHF's format has no value for that")
     text = "".join((" " if k == 0 else "\n") + f"{step} {options.tag}" for k, step in enumerate(row.steps))
@@ -140,10 +140,10 @@ def write_rlhflow(row: StepRow, options: FormatOptions) -> dict[str, Any]:
     gap = row.provenance.get("rlhflow", {}).get("gap", " ")
     turns: list[dict[str, str]] = []
     for number, (step, label) in enumerate(zip(row.steps, row.labels, strict=True)):
-        if label.soft is None:
+        if label.hard is None:
             raise ConfigError(f"step {number + 1}: it has no label, and the chat format has no reply for that")
         turns.append({"role": "user", "content": row.problem + gap + step if number == 0 else step})
-        turns.append({"role": "assistant", "content": "+" if label.soft >= 0.5 else "-"})
+        turns.append({"role": "assistant", "content": "+" if label.hard else "-"})
     return {"conversations": turns}
 
 
