@@ -199,7 +199,7 @@ def test_verifiers_scores_its_own_traces_with_assay(tmp_path: Path, mine: str):
             task=vf.TraceTask(type="SumTask", data=task.data), agent=vf.AgentInfo(config=AgentConfig()), nodes=nodes
         )
 
-    task = SumTask(Sum(prompt="2 + 2?", system_prompt="Answer briefly.", answer="4"))
+    task = SumTask(Sum.model_validate({"prompt": "2 + 2?", "system_prompt": "Answer briefly.", "answer": "4"}))
     right, masked = trace_of(task, "4"), trace_of(task, "no tool")
     asyncio.run(task.score(right))
     assert {name: reward.value for name, reward in right.rewards.items()} == {"right": 2.0, "exact": 1.0}

@@ -12,7 +12,7 @@ What we caused is raised: verifiers then keeps `None` for every reward of the tr
 how it writes that scoring did not run. What the candidate caused gets its declared score.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from assay.adapters.judging import Judge
@@ -23,7 +23,7 @@ from assay.remote.items import messages_of, task_of
 from assay.rows import first_known
 from assay.scoring import REFERENCES
 
-RewardFunction = Callable[[Any, Any], Awaitable[float]]
+RewardFunction = Callable[[Any, Any], Coroutine[Any, Any, float]]
 
 
 def reward(
