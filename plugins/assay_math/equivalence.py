@@ -122,6 +122,8 @@ class Comparer(ScalarComparer):
             return self._collections(gold, answer)
         if "matrix" in kinds:
             return self._matrices(gold, answer)
+        if gold.op == "ratio" and answer.op == "range" and len(answer.args) == 2:
+            return self._ratios(gold, answer._replace(op="ratio"))  # `2 to 3`
         if kinds & {"range", "union", "such_that", "intersection", "difference", "row"}:
             return self._alike(gold, answer, "a range")
         if "ratio" in kinds and "unit" not in kinds:

@@ -60,7 +60,7 @@ _OFFERED = re.compile(
     r"(?:[\s$*]|\\[)\]])*[(.,;]?\s*(?:but\s+|and\s+)?(?:\(\s*)?"
     r"(?:(?:also|plus|as\s+well\s+as|along\s+with|together\s+with)\b|or\b(?:\s+(?:alternatively|possibly|perhaps|maybe)\b)?|alternatively\b|possibly\b|perhaps\b|maybe\b|"
     r"(?:it\s+)?(?:may|might|could)\s+(?:also\s+)?be\b),?\s*(?:\$|\\\()?\s*"
-    r"(?P<value>[-+−]?\d++(?:[.,/]\d++)*+)(?=\s*(?:\$|\\\))?\s*(?:[).,;!?\n]|$))",
+    r"(?P<value>[-+−]?\d++(?:[.,/]\d++)*+(?:\s?\\?%)?+)(?=\s*(?:\$|\\\))?\s*(?:[).,;!?\n]|$))",
     re.IGNORECASE,
 )
 _OFFER_CHARS = 120

@@ -13,6 +13,8 @@ def is_label(left: Node, rest: Sequence[Node]) -> bool:
     r"""Whether a left side only names the value: a variable, `f(x)`, a text, `AB`, `(p,q)`, `\cos A`, but no sum."""
     if left.op in ("text", "unit"):
         return all(part.op in ("text", "unit", "name") for part in left.walk())
+    if _is_sum_of_values(left):
+        return True
     parts = [left] if left.op == "apply" else list(left.walk())
     if len(parts) > 12 or not any(part.op in ("name", "apply", "mark") for part in parts):
         return False
@@ -23,6 +25,14 @@ def is_label(left: Node, rest: Sequence[Node]) -> bool:
     if left.op not in ("name", "tuple"):
         return not any(part == left for side in rest for part in side.walk())
     return not any(part in names for side in rest for part in side.walk())
+
+
+def _is_sum_of_values(left: Node) -> bool:
+    """Whether `left` is a sum or product of an unknown function's values at numbers, as `f(-2) + f(0)`."""
+    inner = list(left.walk())
+    if left.op not in ("add", "multiply", "negate") or len(inner) > 24 or not any(p.op == "apply" for p in inner):
+        return False
+    return all(part.op in ("add", "multiply", "negate", "apply", "number", "divide") for part in inner)
 
 
 def _inverse(node: Node) -> bool:

@@ -101,6 +101,9 @@ _SUBSCRIPT_BASE = re.compile(
     + r")\s*\)?\s*\}?\s*\}"
 )
 _TRANSPOSED = re.compile(r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?")
+_GOES_ON = re.compile(
+    r"(?<![\d.])(?P<start>\d{0,20}\.\d{0,20}?)(?:(?P<block>\d)(?P=block){2,40}+)\s?(?:\.\.\.|\\[lc]?dots\b)"
+)
 _LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*\{?\s*o\s*\}?(?![A-Za-z])")
 _PAIRED_DOLLARS = re.compile(r"\$\$?")
@@ -148,6 +151,23 @@ def _without_dollars(text: str) -> str:
     return _PAIRED_DOLLARS.sub("", text)
 
 
+def _numbers(text: str) -> str:
+    """`text` with bases, repeating digits, letters for signs and small degree marks in one spelling."""
+    if "_" in text and ("base" in text or "_{(" in text or "\\text" in text):
+        text = _SUBSCRIPT_BASE.sub(lambda match: f"_{{{_BASE_WORDS.get(match['base'], match['base'])}}}", text)
+    if "base" in text:
+        text = _SPOKEN_BASE.sub(r"\1_{\2}", text)
+    if ".." in text or "dots" in text:
+        text = _GOES_ON.sub(r"\g<start>\\overline{\g<block>}", text)
+    if "10" in text:
+        text = _LETTER_TIMES.sub(r"\\times ", text)
+    if "^" in text:
+        text = _LETTER_DEGREE.sub(r"^\\circ ", text)
+    if "_" in text:
+        text = _BASE_DIGITS.sub(lambda match: match[1] or match[2], text)
+    return text
+
+
 def normalise(text: str) -> str:
     """`text` in the one spelling that the lexer reads; equal results mean equal writing."""
     text = text.strip(_EDGES)
@@ -161,17 +181,7 @@ def normalise(text: str) -> str:
         text = _without_dollars(text)
     if "\\" in text or "~" in text or "{,}" in text:
         text = _TRANSPOSED.sub("^T", _COMMAND.sub(_command, text))
-    if "_" in text and ("base" in text or "_{(" in text or "\\text" in text):
-        text = _SUBSCRIPT_BASE.sub(lambda match: f"_{{{_BASE_WORDS.get(match['base'], match['base'])}}}", text)
-    if "base" in text:
-        text = _SPOKEN_BASE.sub(r"\1_{\2}", text)
-    if "10" in text:
-        text = _LETTER_TIMES.sub(r"\\times ", text)
-    if "^" in text:
-        text = _LETTER_DEGREE.sub(r"^\\circ ", text)
-    if "_" in text:
-        text = _BASE_DIGITS.sub(lambda match: match[1] or match[2], text)
-    text = text.strip()
+    text = _numbers(text).strip()
     while text.endswith((".", ",", ";")) and not text.endswith(("..", "\\,", "\\;")):
         text = text[:-1].rstrip()
     return text

@@ -9,6 +9,8 @@ from assay_math.reading import read
 
 _PHRASES = (
     "answer is", "answer:", "answers are", "answer are", "answer：", "answer =", "answer would be", "answer must be",
+    "answer to the question is", "answer to this question is", "answer to the problem is", "answer to this problem is",
+    "answer, then, is", "answer therefore is",
     "option is", "choice is", "答案是", "答案为", "答案：", "答案:", "答：", "答:", "故选", "应选", "选择", "所以选",
     "因此选", "答案选", "réponse est", "réponse :", "respuesta es", "antwort ist", "antwort lautet",
     "antwort:", "risposta è",
@@ -42,6 +44,21 @@ _CONNECTIVES = re.compile(
 )
 _LABEL = re.compile(r"\W*[A-Z][A-Za-z ]{0,24}[:：]\s*(?=[-+−$€£¥]?[\d\\(\[{√π])")
 _QUANTITY = re.compile(r"(?<![\w.,/^=+*-])[-+−]?\\?[$€£¥]?\d[\d,.]*(?:/\d+)?\s?[%°]?(?![\w=+*/^])")
+_DECIMALS_END = re.compile(r"\.\d+$")
+_VALUE_FOLLOWS = re.compile(r"\s*[-−]?\s?\\?[$€£¥]?\d")
+_ARITHMETIC_TAIL = re.compile(r"(?<![\w.])[$€£¥]?[\d(][\d.,%$€£¥+*/×÷−x^() -]*$")
+_OPERATION = re.compile(r"\d\s*%?\)?\s*[-+*/×÷−x^]\s*\(?\s*[$€£¥]?\d")
+_SUM_CHARS = 120
+_COURTESY = re.compile(
+    r"(?:(?<=[.!?\n])|(?<=[.!?\n]\s))\s*(?:i\s+)?(?:hope\s+(?:this|that|it)|let\s+me\s+know|feel\s+free|is\s+there\s+anything|"
+    r"if\s+you\s+(?:have|need)|thank\s|thanks|good\s+luck|happy\s+to)[^.!?\n]{0,120}[.!?]*\s*$",
+    re.IGNORECASE,
+)
+"""A last sentence that says nothing about the question."""
+_NAMES_IT = re.compile(
+    r"\s+(?:is|are)\s+(?:the|our)\s+(?:(?!not\b)\w+\s+){0,2}(?:solutions?|answers?|values?|results?|roots?|zeros?)\W*$",
+    re.IGNORECASE,
+)
 _NOT_CLOSING = re.compile(
     r"\b(?:possible\s+\w+s|options?|choices|"
     r"candidates?\s+(?:answers?|values?|results?|solutions?|are|include)|either|between|might|maybe|perhaps|could|"
@@ -158,6 +175,7 @@ def closing(response: str, start: int, end: int, prompt: str, choices: bool) -> 
     """What the last sentence states, or None where it states nothing."""
     tail = max(start, end - _CLOSING_CHARS)
     text = response[tail:end].rstrip()
+    text = _COURTESY.sub("", text).rstrip()
     spans = _formulas(text)
     begin = _closing_statement(text, spans)
     sentence = text[begin:]
@@ -172,7 +190,7 @@ def closing(response: str, start: int, end: int, prompt: str, choices: bool) -> 
     if _NOT_CLOSING.search(sentence):
         return None
     inside = [span for span in spans if span.start >= begin]
-    if not inside or _is_price_pair(inside[-1]):
+    if not inside or _is_price_pair(inside[-1], text):
         return _stated_value(sentence, tail + begin)
     behind = _value_behind_verb(text[inside[-1].end :], tail + inside[-1].end)
     return behind or _stated_formula(text, inside, tail)
@@ -235,12 +253,23 @@ def _stated_formula(text: str, spans: list[_Formula], place: int) -> Extraction 
         first = earlier
     behind = text[last.end :]
     unit = _UNIT_BEHIND.match(behind)
-    if unit is None and len(behind.strip(" .,!*\n").split()) > 3:
+    if unit is None and _NAMES_IT.fullmatch(behind) is None and len(behind.strip(" .,!*\n").split()) > 3:
         return None
     body = text[first.start : last.end]
     if unit is not None and read(body + unit.group()).node is not None:
         body += unit.group()
     return Extraction(body, "formula", place + first.start, place + first.start + len(body))
+
+
+def _value_of_sum(sentence: str, place: int) -> Extraction | None:
+    """What stands behind the last `=` of arithmetic (`so 60 + 20 = 80 minutes in total`)."""
+    sign = sentence.rfind("=")
+    if sign < 0 or _VALUE_FOLLOWS.match(sentence, sign + 1) is None:
+        return None
+    tail = _ARITHMETIC_TAIL.search(sentence[max(0, sign - _SUM_CHARS) : sign])
+    if tail is None or _OPERATION.search(tail.group()) is None:
+        return None
+    return _candidate(sentence[sign + 1 :], place + sign + 1, "formula", choices=False)
 
 
 def _value_behind_verb(sentence: str, place: int) -> Extraction | None:
@@ -254,7 +283,7 @@ def _stated_value(sentence: str, place: int) -> Extraction | None:
     label = _LABEL.match(sentence)
     if label is not None:
         return _candidate(sentence[label.end() :], place + label.end(), "formula", choices=False)
-    found = _value_behind_verb(sentence, place)
+    found = _value_of_sum(sentence, place) or _value_behind_verb(sentence, place)
     if found is not None:
         return found
     whole = _CONNECTIVES.sub("", sentence.strip().strip("*")).rstrip(".")
@@ -273,13 +302,12 @@ def _stated_value(sentence: str, place: int) -> Extraction | None:
     return Extraction(text, "formula", place + numbers[0].start(), place + numbers[0].start() + len(text))
 
 
-def _is_price_pair(formula: _Formula) -> bool:
+def _is_price_pair(formula: _Formula, text: str) -> bool:
     """Whether `$...$` is the text between two prices rather than a formula."""
-    return (
-        not formula.display
-        and re.match(r"\d", formula.content) is not None
-        and re.search(r"[a-z]{2,} ", formula.content) is not None
-    )
+    if formula.display or re.match(r"\d", formula.content) is None:
+        return False
+    before_price = formula.content[-1:] in " +-*/=" and text[formula.end : formula.end + 1].isdigit()
+    return before_price or re.search(r"[a-z]{2,} ", formula.content) is not None
 
 
 def _candidate(raw: str, place: int, rule: str, choices: bool) -> Extraction | None:
@@ -291,7 +319,7 @@ def _candidate(raw: str, place: int, rule: str, choices: bool) -> Extraction | N
         text = _STOP.sub("", line).strip()
         if not text and line.strip():
             text = line.strip().partition("\n")[0]
-        text = _leading_quantity(text.rstrip(" .,;!*。"))
+        text = _leading_quantity(_without_stops(text))
     if not text:
         return None
     begin = raw.find(text)
@@ -300,6 +328,12 @@ def _candidate(raw: str, place: int, rule: str, choices: bool) -> Extraction | N
     # Markup stands inside the answer: the span is that of the characters that it was read from.
     begin = max(0, raw.find(text[0]))
     return Extraction(text, rule, place + begin, place + min(len(raw), begin + len(text) + len(raw) - len(line)))
+
+
+def _without_stops(text: str) -> str:
+    """`text` without final punctuation, but for the dots of digits that go on (`0.333...`)."""
+    bare = text.rstrip(" .,;!*。")
+    return bare + "..." if text.endswith("...") and _DECIMALS_END.search(bare) else bare
 
 
 def _leading_quantity(text: str) -> str:
@@ -311,6 +345,8 @@ def _leading_quantity(text: str) -> str:
     if match is None or match.end() == len(text) or _ALTERNATIVES.search(text, match.end()):
         return text
     answer = read(text) if len(text) < 300 else None
-    return (
-        match.group().strip() if answer is not None and answer.node is not None and answer.node.op == "text" else text
-    )
+    if answer is None or answer.node is None:
+        return text
+    # Words with commas between them are no list of answers where no other number stands among them.
+    words = answer.node.op == "list" and _NUMBER.search(text, match.end()) is None
+    return match.group().strip() if answer.node.op == "text" or words else text

@@ -111,7 +111,13 @@ MATRICES = frozenset(
     ]
 )
 DOTS = frozenset({"\\ldots", "\\cdots", "\\dots", "\\dotsc", "...", ".."})
-SHORT_WORDS = frozenset(
+SHORT_NOUNS = frozenset({
+    "per", "old", "men", "man", "boy", "kid", "egg", "cat", "dog", "cow", "pig", "hen", "ant", "bee", "fox", "rat",
+    "owl", "car", "bus", "van", "hat", "cap", "pen", "key", "map", "bag", "box", "cup", "jar", "mug", "can", "pie",
+    "nut", "pea", "toy", "bed", "pan", "pot", "gem", "job", "leg",
+})  # fmt: skip
+"""Short words behind a number that say what is counted."""
+SHORT_WORDS = SHORT_NOUNS | frozenset(
     [
         "yes",
         "no",
@@ -150,6 +156,7 @@ SHORT_WORDS = frozenset(
         "pm",
     ]
 )
+"""Words of two or three letters that are language, as `red` and the nouns that answers count."""
 UNIT_LETTERS = frozenset("mgsLlhWVNJCKtA")
 GREEK = frozenset(
     "\\" + name
