@@ -139,14 +139,15 @@ def rlvr(parent: Path) -> dict[str, float]:
 
 
 def trl(parent: Path) -> dict[str, float]:
-    """The example script of TRL's trainer."""
-    scripts = [path for path in (ROOT / "examples").glob("**/*.py") if "GRPOTrainer(" in path.read_text("utf-8")]
-    if not scripts:
-        raise NotHereError("examples has no script with TRL's GRPOTrainer")
+    """The example script of TRL's trainer, on the tiny model and the README's questions."""
     there = here(parent, "trl")
-    shutil.copytree(scripts[0].parent, there.folder / "example")
+    _tiny_model(there)
+    rows = [json.loads(line) for line in (there.folder / "answers.jsonl").read_text("utf-8").splitlines()]
+    data = [{"prompt": row["problem"], "answer": row["answer"]} for row in rows * 4]
+    (there.folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, data)), encoding="utf-8")
+    script = ROOT / "examples" / "other-trainers" / "trl_grpo.py"
     began = time.monotonic()
-    there.run(sys.executable, there.folder / "example" / scripts[0].name)
+    there.run(sys.executable, script, "tiny", "prompts.jsonl", needs="rewards/")
     return {"seconds": time.monotonic() - began}
 
 

@@ -58,6 +58,7 @@ def make_tiny_model(
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(config)
     folder.mkdir(parents=True, exist_ok=True)
+    config.architectures = [type(model).__name__]  # by which other trainers choose the class
     config.save_pretrained(folder)
     GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
     save_file(without_ties(model, model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
