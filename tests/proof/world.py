@@ -30,9 +30,11 @@ QUESTION, YES, NO, INSTRUCTION = "?", "Y", "N", "check"
 class Sizes:
     """How much data there is."""
 
-    problems: int = 750
-    samples: int = 8
+    problems: int = 1500
+    samples: int = 4
     """Solutions of each problem that are trained on."""
+    paired: int = 8
+    """Solutions of each problem that pairs are made of: two of equal outcome make none."""
     pools: int = 300
     """Problems of best-of-n."""
     pool: int = 16
@@ -125,7 +127,7 @@ class World:
 
     def _pairs(self) -> Iterator[dict[str, Any]]:
         by_problem: dict[str, tuple[list[str], list[str]]] = {}
-        for task, text in self._trained():
+        for task, text in self._solutions(self._split()[0], self.sizes.paired):
             by_problem.setdefault(task.prompt, ([], []))[answer_of(text) == task.reference].append(text)
         for prompt, (wrong, right) in by_problem.items():
             for chosen in dict.fromkeys(right):
