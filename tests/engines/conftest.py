@@ -17,7 +17,7 @@ from assay.training.weights import save_policy
 from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.server import Server, find_python, free_port, server_command
 
-START_S = 240.0
+START_S = 900.0
 OPTIONS = VLLMOptions(max_rows=16)
 
 
