@@ -82,9 +82,11 @@ def test_the_demonstration_shows_what_each_trainer_made_of_it() -> None:
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told: dict[str, dict[str, str]] = {}
+    fault = ""
     for line in done.stdout.splitlines():
         if line.endswith(":") and not line.startswith(" "):
-            told[fault := line[:-1]] = {}
+            fault = line[:-1]
+            told[fault] = {}
         else:
             arm, _, text = line.strip().partition(" ")
             told[fault][arm] = text.strip()

@@ -133,7 +133,7 @@ def test_off_policy_grpo_learns_from_the_rollouts_of_another_run(folder: Path):
     first = run(folder, "drawn")
     path = str(first.folder.relative_to(folder))
     columns = {"prompt": "question", "reference": "answer"}
-    replay = {
+    replay: dict[str, Any] = {
         "engine": {
             "use": "stored",
             "path": path,
@@ -178,12 +178,12 @@ def copied(folder: Path, name: str, change: Callable[[Turn], Turn]) -> str:
 
 
 def test_the_ratio_is_against_the_log_probs_of_the_policy_that_made_the_tokens(folder: Path):
-    def unlikelier(turn: Turn) -> Turn:
-        return turn.model_copy(update={"logprobs": tuple(value - 0.5 for value in turn.logprobs or ())})
+    def unlikelier(by: float) -> Callable[[Turn], Turn]:
+        return lambda turn: turn.model_copy(update={"logprobs": tuple(value - by for value in turn.logprobs or ())})
 
     ratios: list[float] = []
-    for name, change in (("as-made", lambda turn: turn), ("unlikelier", unlikelier)):
-        path = copied(folder, f"{name}-0000", change)
+    for name, by in (("as-made", 0.0), ("unlikelier", 0.5)):
+        path = copied(folder, f"{name}-0000", unlikelier(by))
         found = run(folder, name, steps=1, engine={"use": "stored", "path": path, "group_size": 4},
                     tasks={"use": "stored", "path": path})  # fmt: skip
         line = json.loads((found.folder / "metrics.jsonl").read_text("utf-8").splitlines()[0])

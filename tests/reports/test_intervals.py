@@ -44,7 +44,7 @@ def test_it_covers_the_truth_where_wilsons_does_not() -> None:
     covered = plain = 0
     rounds = 400
     for _ in range(rounds):
-        clusters = []
+        clusters: list[tuple[float, int]] = []
         for _ in range(50):
             chance = draw.betavariate(0.5, 0.5)  # mean one half: most questions are nearly always right or wrong
             clusters.append((sum(draw.random() < chance for _ in range(8)), 8))
