@@ -1,6 +1,6 @@
 """Generated requests against the server's own description: whatever is sent, nothing is answered 5xx.
 
-`make test` sends some hundreds, `make test-slow` two thousand and more. The answers must also be of the described
+`make test` sends a hundred, `make test-slow` two thousand and more. The answers must also be of the described
 statuses, types and shapes.
 """
 
@@ -86,10 +86,10 @@ def send(operation: Any, mode: Any, count: int, held: Any, seen: Counter[int]) -
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_hundreds_of_generated_requests_and_no_5xx(url: str):
-    seen = fuzz(url, 200)
-    assert sum(seen.values()) >= 150
-    assert seen[200] > 20
+def test_a_hundred_generated_requests_and_no_5xx(url: str):
+    seen = fuzz(url, 120)
+    assert sum(seen.values()) >= 100
+    assert seen[200] > 10
     assert seen[422] > 20
     assert not [code for code in seen if code >= 500]
 
