@@ -21,6 +21,8 @@ DATA = "data.json"
 """What a run of a kind that learns from examples was trained on: counts, and a hash of every example."""
 MODEL = "model"
 """Folder with the whole model where checkpoints hold an adapter only; written at the end."""
+WEIGHTS = "weights"
+"""Published weights, where an engine reads them from files that several processes write."""
 
 
 def new_run_folder(runs_dir: Path, name: str) -> Path:

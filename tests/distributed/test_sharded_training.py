@@ -1,5 +1,6 @@
 """Two processes that hold half of every weight each: the loss, gradients and weights of one process."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import json
 import os
 import subprocess
@@ -44,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", seed=3, hidden_size=64)
 
 
-@pytest.mark.parametrize("preset", ["grpo", "ppo"])
+@pytest.mark.parametrize("preset", [pytest.param("grpo", marks=pytest.mark.slow), "ppo"])
 def test_two_processes_come_to_the_loss_and_the_gradients_of_one(preset: str, model: Path, tmp_path: Path):
     for processes in (1, 2):
         launch(processes, model, tmp_path / str(processes), preset, 2)

@@ -67,7 +67,7 @@ def train(
         with FitProgress() as progress:
             told = emit if json_ else progress.handle
             finished = fit(config, base_dir=file.parent, resume=folder, dry_run=dry_run, emit=told)
-    if finished is None and not json_:
+    if finished is None and dry_run and not json_:
         say(f"{file}: everything that can be checked before work is in order")
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -68,6 +69,8 @@ async def afit(
     Raises:
         AssayError: with one sentence; what was finished is kept in the run folder.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ConfigError(f"torchrun: kind {config.kind!r} is trained by one process; start it with: assay train")
     async with AsyncExitStack() as stack:
         stored = None
         paths = Path(config.base_dir) if config.base_dir else base_dir or Path.cwd()

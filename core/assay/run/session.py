@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay import runs
-from assay.config.refs import build
 from assay.config.run import EvaluateConfig, RlvrConfig
 from assay.contracts import RunInfo, RunOutcome, Sampling, ScoredGroup, UpdateReport
 from assay.errors import AssayError, TrainingError
@@ -23,17 +22,16 @@ from assay.pipeline.explain import explained
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan
-from assay.protocols import Objective, PolicyOptimizer, ReadsWeights, RolloutEngine, TaskSampler
+from assay.protocols import ReadsWeights, RolloutEngine, TaskSampler
 from assay.remote.placing import open_engine
 from assay.reports.diversity import CollapseWatch, answer_of
 from assay.reports.metrics import evaluation_line, step_line
 from assay.run.doors import Journal, Learner
+from assay.run.team import Taught, make_learner
 from assay.store import RunStore
 
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
-    from assay.training.model import PolicyModel
-    from assay.training.online import Stream
 
 
 @dataclass
@@ -71,13 +69,10 @@ class Session:
         emit: Emit,
         *,
         resumed: bool,
-        models: "Mapping[str, PolicyModel]",
-        stream: "Stream | None",
+        taught: Taught,
     ) -> "Session":
         """Build every part; what is opened is closed by `stack`."""
-        from assay.training.checkpoint import Checkpoints, load_trainer
-        from assay.training.online import GroupLearner, RewardLearner
-        from assay.training.trainer import Trainer
+        from assay.training.checkpoint import Checkpoints
         from assay.training.weights import Publisher
 
         config, registry, context = plan.config, plan.registry, plan.context
@@ -98,37 +93,24 @@ class Session:
         )
         context.workers = panel.workers
         judges = await _open_judges(config, plan, stack)
-        optimizer: PolicyOptimizer | None = None
-        objective: Objective | None = None
-        if config.objective is None:
-            optimizer = build(
-                registry, "policy_optimizer", config.optimizer.use, config.optimizer.options, context, where="optimizer"
-            )
-        else:
-            objective = build(
-                registry, "objective", config.objective.use, config.objective.options, context, where="objective"
-            )
-        policy = context.policy
-        assert policy is not None
-        trainer = Trainer(
-            policy,
-            optimizer,
-            config.optimizer,
-            objective=objective,
-            seed=config.seed,
-            models=models,
-            total_steps=config.steps,
-            max_tokens=config.engine.max_new_tokens,
+        trainer, inner = make_learner(plan, taught)
+        engine = open_engine(config, registry, context)
+        stack.push_async_callback(engine.aclose)
+        # Where several processes divide the weights, the engine of this one reads them from a folder, too.
+        shelf = folder / runs.WEIGHTS if taught.ranks.size > 1 else None
+        publisher = Publisher(
+            taught.policy,
+            folder=engine.weights_folder if isinstance(engine, ReadsWeights) else shelf,
+            ranks=taught.ranks,
         )
+        learner = Learner(trainer, inner, publisher, config.seed if config.loop.shuffle_rewards else None)
         checkpoints = Checkpoints(folder / runs.CHECKPOINTS, keep=config.checkpoint.keep)
         decided, first_step = Decided(), 0
         if resumed and (found := checkpoints.latest()) is not None:
             for sentence in found.skipped:
                 emit({"event": "alert", "text": sentence})
-            progress: Any = load_trainer(trainer, found.path)
+            progress: Any = learner.load(found.path)
             first_step, decided = found.step, Decided(progress["next"], set(progress["beyond"]))
-        engine = open_engine(config, registry, context)
-        stack.push_async_callback(engine.aclose)
         journal = Journal(store)
         if resumed:
             journal.known = store.unfinished_groups(after_step=first_step)
@@ -136,13 +118,6 @@ class Session:
             for file in (runs.METRICS, runs.EVALUATIONS):
                 runs.keep_steps(folder / file, first_step)
             emit({"event": "resumed", "step": first_step, "kept_rollouts": kept})
-        publisher = Publisher(policy, folder=engine.weights_folder if isinstance(engine, ReadsWeights) else None)
-        if optimizer is not None:
-            inner = RewardLearner(trainer, optimizer, stream)
-        else:
-            assert objective is not None
-            inner = GroupLearner(trainer, objective, config.examples, stream)
-        learner = Learner(trainer, inner, publisher, config.seed if config.loop.shuffle_rewards else None)
         sampler = next((sidecar for sidecar in trainer.sidecars if isinstance(sidecar, TaskSampler)), None)
         tickets = Tickets(
             plan.tasks,
@@ -258,11 +233,9 @@ class Session:
 
     def save(self, step: int) -> None:
         """Write a checkpoint; the log is flushed first, so that a checkpoint never knows more than the log."""
-        from assay.training.checkpoint import save_trainer
-
         self.store.flush()
         progress: dict[str, Any] = {"next": self.decided.next, "beyond": sorted(self.decided.beyond)}
-        self.checkpoints.save(step, lambda folder: save_trainer(self.learner.trainer, folder, progress))
+        self.checkpoints.save(step, lambda folder: self.learner.save(folder, progress))
 
     def after_publish(self, step: int) -> Awaitable[None] | None:
         """Evaluate where the config says so."""

@@ -17,6 +17,7 @@ from assay.preflight import Plan, check_golds_in_workers, check_unchanged, in_wo
 from assay.protocols import Objective
 from assay.remote.placing import cluster_workers
 from assay.run.session import Session
+from assay.run.team import Taught, dismiss, follow, meet
 from assay.store import RunStore
 
 if TYPE_CHECKING:
@@ -57,20 +58,31 @@ async def atrain(
     """
     async with AsyncExitStack() as stack:
         stored = None
+        ranks = meet(config.policy.device)
+        if ranks is not None:
+            stack.callback(ranks.close)
+        first = ranks is None or ranks.rank == 0
         folder_of_paths = Path(config.base_dir) if config.base_dir else base_dir or Path.cwd()
         config = config.model_copy(update={"base_dir": str(folder_of_paths.absolute())})
-        if resume is not None:  # before anything slow: a run that is in use elsewhere is refused at once
+        if resume is not None and first:  # before anything slow: a run that is in use elsewhere is refused at once
             stored = RunStore.open(resume)
             stack.callback(stored.close)
             check_unchanged(config, resume, may_change=MAY_CHANGE)
         plan = plan_training(config, base_dir=folder_of_paths, where=config.name)
-        for note in plan.notes:
+        for note in plan.notes if first else ():
             emit({"event": "note", "text": note})
-        await stack.enter_async_context(cluster_workers(config.judging, plan.context))
         policy = _load_policy(plan)
         plan.context.policy = policy
-        models = _frozen_models(plan, policy)
-        stream = _stream(plan, policy)
+        taught = Taught(policy, _frozen_models(plan, policy), _stream(plan, policy))
+        if ranks is not None:
+            taught.ranks = ranks
+            if not first:
+                if not dry_run:
+                    await asyncio.to_thread(follow, plan, taught)
+                return None
+            stack.callback(dismiss, ranks)
+            taught.policy = _load_policy(plan)  # divided among the processes; the engine keeps the whole one
+        await stack.enter_async_context(cluster_workers(config.judging, plan.context))
         await _try_sources(plan)
         if dry_run:
             return None
@@ -88,9 +100,7 @@ async def atrain(
             stored = RunStore.create(folder, info)
             stack.callback(stored.close)
         resumed = resume is not None
-        session = await Session.open(
-            plan, info, folder, stored, stack, emit, resumed=resumed, models=models, stream=stream
-        )
+        session = await Session.open(plan, info, folder, stored, stack, emit, resumed=resumed, taught=taught)
         await session.run()
     return folder
 

@@ -24,7 +24,12 @@ ANSWER_TOKENS = 8
 
 
 def write_probe(policy: PolicyModel, folder: Path) -> None:
-    """Write the prompt's ids, the greedy answer's, their log-probs, and by how much each token led the second best."""
+    """Write what `probe` gives into `folder`."""
+    (folder / FILE).write_text(json.dumps(probe(policy)), encoding="utf-8")
+
+
+def probe(policy: PolicyModel) -> dict[str, Any]:
+    """The prompt's ids, the greedy answer's, their log-probs, and by how much each token led the second best."""
     prompt = [int(token) for token in policy.tokenizer(TEXT, add_special_tokens=False)["input_ids"]][:PROMPT_TOKENS]
     model: Any = policy.model
     training = model.training
@@ -45,11 +50,10 @@ def write_probe(policy: PolicyModel, folder: Path) -> None:
                 past, feed = output.past_key_values, best.indices[:1].view(1, 1)
     finally:
         model.train(training)
-    probe = {
+    return {
         "prompt_ids": prompt,
         "token_ids": tokens,
         "logprobs": logprobs,
         "margins": margins,
         "dtype": str(model.dtype).removeprefix("torch."),
     }
-    (folder / FILE).write_text(json.dumps(probe), encoding="utf-8")

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from assay.contracts.tensors import Forward
+from assay.errors import TrainingError
 
 
 class Slice(NamedTuple):
@@ -60,6 +62,13 @@ class Ranks:
     def gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every tensor whole and contiguous, on rank 0; empty elsewhere."""
         return {name: value.detach().contiguous() for name, value in tensors.items()}
+
+    def tell(self, command: JsonValue) -> None:
+        """On rank 0: let every other process hear `command`."""
+
+    def hear(self) -> Any:
+        """On the others: the next command of rank 0."""
+        raise TrainingError("trainer: one process alone has nobody to hear from")
 
     def fill(self, target: Tensor, value: Tensor) -> None:
         """Write the whole tensor `value` into `target`, which may be divided."""

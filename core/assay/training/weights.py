@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.contracts.batch import WeightsRef
-from assay.training.probe import write_probe
+from assay.training.probe import probe, write_probe
+from assay.training.ranks import Ranks
 
 if TYPE_CHECKING:
     from assay.training.model import PolicyModel
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 class Publisher:
     """Makes the reference that an engine's `push_weights` takes."""
 
-    def __init__(self, policy: PolicyModel, *, folder: Path | None = None, keep: int = 2) -> None:
-        """A publisher of `policy`; without a folder engines share the module, else `keep` versions stay on disk."""
+    def __init__(
+        self, policy: PolicyModel, *, folder: Path | None = None, keep: int = 2, ranks: Ranks | None = None
+    ) -> None:
+        """A publisher of `policy`; without a folder engines share the module, else `keep` versions stay on disk.
+
+        On several processes (`ranks`) all of them publish, and the first one writes.
+        """
+        self._ranks = ranks or Ranks()
         self._policy = policy
         self._folder = folder
         self._keep = max(1, keep)
@@ -33,10 +40,15 @@ class Publisher:
         if self._folder is None:
             return WeightsRef(version=version)
         target = self._folder / f"{version:08d}"
+        if self._ranks.rank > 0:
+            self._ranks.gathered(_state(self._policy))
+            if self._policy.tokenizer is not None:
+                probe(self._policy)
+            return WeightsRef(version=version, path=str(target))
         temporary = self._folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        save_policy(self._policy, temporary)
+        save_policy(self._policy, temporary, self._ranks)
         if self._policy.tokenizer is not None:
             write_probe(self._policy, temporary)
         shutil.rmtree(target, ignore_errors=True)
@@ -47,17 +59,22 @@ class Publisher:
         return WeightsRef(version=version, path=str(target))
 
 
-def save_policy(policy: PolicyModel, folder: Path) -> None:
+def save_policy(policy: PolicyModel, folder: Path, ranks: Ranks | None = None) -> None:
     """Write `policy` as a model folder: config, tokenizer, `model.safetensors`; an adapter is merged in."""
     from safetensors.torch import save_file
 
+    save_configuration(policy, folder)
+    state = (ranks or Ranks()).gathered(_state(policy))
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _state(policy: PolicyModel) -> dict[str, Any]:
     from assay.training.forward import causal_model
     from assay.training.lora import merged_state
 
     base = causal_model(policy.model)
-    save_configuration(policy, folder)
     state = merged_state(policy.model) if base is not policy.model else base.state_dict()
-    save_file(without_ties(base, state), folder / "model.safetensors", metadata={"format": "pt"})
+    return without_ties(base, state)
 
 
 def save_configuration(policy: PolicyModel, folder: Path) -> None:

@@ -1,0 +1,119 @@
+"""What is learned, and by which processes: one alone, or several that torchrun started.
+
+Rank 0 samples, judges, records and says what to do; every other rank holds the same trainer and does what it is told,
+since each step, checkpoint and publication needs all parts of the weights.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.config.refs import build
+from assay.contracts import ScoredGroup
+from assay.errors import ConfigError
+from assay.preflight import Plan
+from assay.protocols import Objective, PolicyOptimizer
+
+if TYPE_CHECKING:
+    from assay.training.model import PolicyModel
+    from assay.training.online import GroupLearner, RewardLearner, Stream
+    from assay.training.ranks import Ranks
+    from assay.training.sharding import ShardedRanks
+    from assay.training.trainer import Trainer
+
+
+@dataclass
+class Taught:
+    """Models and data of a run's updates."""
+
+    policy: "PolicyModel"
+    """The policy that is trained; an engine of this process shares it only where one process trains."""
+    models: "Mapping[str, PolicyModel]"
+    """Frozen policies by the optimizer's names for them."""
+    stream: "Stream | None" = None
+    ranks: "Ranks" = field(default_factory=lambda: _alone())
+
+
+def make_learner(plan: Plan, taught: Taught) -> "tuple[Trainer, RewardLearner | GroupLearner]":
+    """The trainer, and what turns judged groups into its steps."""
+    from assay.training.online import GroupLearner, RewardLearner
+    from assay.training.trainer import Trainer
+
+    config, registry, context = plan.config, plan.registry, plan.context
+    optimizer: PolicyOptimizer | None = None
+    objective: Objective | None = None
+    if config.objective is None:
+        use = config.optimizer
+        optimizer = build(registry, "policy_optimizer", use.use, use.options, context, where="optimizer")
+    else:
+        chosen = config.objective
+        objective = build(registry, "objective", chosen.use, chosen.options, context, where="objective")
+    trainer = Trainer(
+        taught.policy,
+        optimizer,
+        config.optimizer,
+        objective=objective,
+        seed=config.seed,
+        models=taught.models,
+        total_steps=config.steps,
+        max_tokens=config.engine.max_new_tokens,
+        ranks=taught.ranks,
+    )
+    if optimizer is not None:
+        return trainer, RewardLearner(trainer, optimizer, taught.stream)
+    assert objective is not None
+    return trainer, GroupLearner(trainer, objective, config.examples, taught.stream)
+
+
+def meet(device: str) -> "ShardedRanks | None":
+    """This process among those that torchrun started; None where it is alone.
+
+    Raises:
+        ConfigError: they cannot meet, or torchrun was asked for one process only.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    from assay.training.sharding import ShardedRanks, launched
+
+    if not launched():
+        raise ConfigError("torchrun: one process has nothing to divide; use --nproc-per-node 2 or more, or assay train")
+    return ShardedRanks(device)
+
+
+def dismiss(ranks: "ShardedRanks") -> None:
+    """On rank 0: the run is over; a peer that is gone needs no telling."""
+    with suppress(RuntimeError):
+        ranks.tell({"do": "end"})
+
+
+def follow(plan: Plan, taught: Taught) -> None:
+    """On every other rank: take part until rank 0 ends the run or is gone."""
+    from assay.training.checkpoint import load_trainer, save_trainer
+    from assay.training.weights import Publisher
+
+    trainer, inner = make_learner(plan, taught)
+    publisher = Publisher(taught.policy, folder=Path(), ranks=taught.ranks)
+    while (command := _next(taught.ranks))["do"] != "end":
+        match command["do"]:
+            case "step":
+                inner.step([ScoredGroup.model_validate(group) for group in command["groups"]])
+            case "weights":
+                publisher.publish(command["version"])
+            case "save":
+                save_trainer(trainer, Path())
+            case _:
+                load_trainer(trainer, Path(command["folder"]))
+
+
+def _alone() -> "Ranks":
+    from assay.training.ranks import Ranks
+
+    return Ranks()
+
+
+def _next(ranks: "Ranks") -> dict[str, Any]:
+    command: dict[str, Any] = ranks.hear()
+    return command

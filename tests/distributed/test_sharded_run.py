@@ -1,0 +1,111 @@
+"""`torchrun -m assay train`: two processes make the run of one, one goes on with it, and a dead peer ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from assay.training.tiny import make_tiny_model
+
+CONFIG = """
+kind = "rlvr"
+name = "sums"
+steps = 2
+seed = 5
+policy = { model = "model" }
+tasks = { use = "jsonl", path = "tasks.jsonl", columns = { prompt = "question", reference = "answer" } }
+engine = { use = "transformers", template = "plain", group_size = 4, max_new_tokens = 4 }
+rewards = [{ use = "python", path = "mine.py:mine" }]
+optimizer = { use = "dr_grpo", learning_rate = 1e-3 }
+loop = { groups_per_step = 4, max_refill = 0 }
+checkpoint = { every_steps = 1, keep = 2 }
+"""
+MINE = """
+from zlib import crc32
+from assay import Verdict
+
+def mine(task, rollout):
+    return Verdict.score(crc32(rollout.text.encode()) % 5 / 4)
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "assay"]
+ALONE = [sys.executable, "-m", "assay"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("policy") / "model", hidden_size=32, layers=1)
+
+
+def prepare(folder: Path, model: Path) -> Path:
+    folder.mkdir()
+    (folder / "model").symlink_to(model)
+    tasks = [{"question": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
+    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(row) for row in tasks), encoding="utf-8")
+    (folder / "sums.toml").write_text(CONFIG, encoding="utf-8")
+    (folder / "mine.py").write_text(MINE, encoding="utf-8")
+    return folder
+
+
+def start(words: list[str], folder: Path, *more: str) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*words, "train", "sums.toml", *more],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def series(folder: Path, name: str) -> list[float]:
+    (run,) = (folder / "runs").iterdir()
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)[name] for line in lines]
+
+
+def test_two_processes_make_the_run_of_one_and_one_goes_on_with_it(model: Path, tmp_path: Path):
+    alone, shared = prepare(tmp_path / "alone", model), prepare(tmp_path / "shared", model)
+    for words, folder in ((ALONE, alone), (TORCHRUN, shared)):
+        process = start(words, folder)
+        told, _ = process.communicate()
+        assert process.returncode == 0, told
+    assert told.count("step 2/2") == 1, "only the first process speaks"
+    for name in ("loss", "grad_norm", "reward", "tokens"):
+        assert series(shared, name) == pytest.approx(series(alone, name), rel=1e-4, abs=1e-6)
+    process = start(ALONE, shared, "--resume", "--steps", "3")
+    told, _ = process.communicate()
+    assert process.returncode == 0, told
+    assert len(series(shared, "loss")) == 3
+
+
+@pytest.mark.slow
+def test_a_peer_that_is_killed_ends_the_run_with_its_cause_and_nothing_is_lost(model: Path, tmp_path: Path):
+    folder = prepare(tmp_path / "run", model)
+    process = start(TORCHRUN, folder, "--steps", "100000")
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("runs/*/checkpoints/0*")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+    (peer,) = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if child.environ().get("RANK") == "1" and child.ppid() == process.pid
+    ]
+    peer.send_signal(signal.SIGKILL)
+    told, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "SIGKILL" in told or "cannot go on together" in told, told
+    done = len(series(folder, "loss"))
+    assert done >= 1
+    process = start(ALONE, folder, "--resume", "--steps", str(done + 1))
+    told, _ = process.communicate()
+    assert process.returncode == 0, told
+    assert series(folder, "step") == list(range(1, done + 2))
