@@ -84,11 +84,19 @@ def fitted(folder: Path, name: str, config: dict[str, Any]) -> Path:
     """The model of a run of training from examples in this folder; a run that was ended goes on."""
     where = folder / name
     found = runs.run_folders(where) if where.is_dir() else []
-    done = bool(found) and json.loads((found[-1] / runs.OUTCOME).read_text("utf-8"))["status"] == "done"
-    if not done:
+    if not found or not is_done(found[-1]):
         parsed: Any = parse_config({**config, "name": name, "runs_dir": str(where)})
-        fit(parsed, base_dir=folder)
-    return Run(runs.run_folders(where)[-1]).policy
+        fit(parsed, base_dir=folder, resume=found[-1] if found else None)
+    (*_, last) = runs.run_folders(where)
+    if not is_done(last):
+        sys.exit(f"{last.name} was ended; the same command goes on")
+    return Run(last).policy
+
+
+def is_done(run: Path) -> bool:
+    """Whether a run came to its end."""
+    outcome = run / runs.OUTCOME
+    return outcome.is_file() and json.loads(outcome.read_text("utf-8"))["status"] == "done"
 
 
 def start_of(folder: Path, seed: int) -> Path:

@@ -95,15 +95,24 @@ def fitted(folder: Path, name: str, config: dict[str, Any], updates: int) -> Run
     """A finished run of training from examples in this folder."""
     where = folder / name
     found = runs.run_folders(where) if where.is_dir() else []
-    if not found or json.loads((found[-1] / runs.OUTCOME).read_text("utf-8"))["status"] != "done":
+    if not found or not is_done(found[-1]):
         training = {"batch_size": 32, "epochs": 1000, "learning_rate": 2e-3, "schedule": "linear"}
         config = {
             "name": name, "runs_dir": str(where), "steps": updates, "training": training,
             "checkpoint": {"every_steps": updates, "keep": 1}, **config,
         }  # fmt: skip
         parsed: Any = parse_config(config)
-        fit(parsed, base_dir=folder)
-    return Run(runs.run_folders(where)[-1])
+        fit(parsed, base_dir=folder, resume=found[-1] if found else None)
+    (*_, last) = runs.run_folders(where)
+    if not is_done(last):
+        sys.exit(f"{last.name} was ended; the same command goes on")
+    return Run(last)
+
+
+def is_done(run: Path) -> bool:
+    """Whether a run came to its end."""
+    outcome = run / runs.OUTCOME
+    return outcome.is_file() and json.loads(outcome.read_text("utf-8"))["status"] == "done"
 
 
 def one_seed(folder: Path, seed: int, options: argparse.Namespace) -> dict[str, Any]:
