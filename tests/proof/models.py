@@ -19,7 +19,7 @@ class Model:
     """Name under `use`, and options."""
     data: str
     """File of the world, without `.jsonl`."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     world: Literal["digits", "domains"] = "digits"
     share: float = 1.0
     """Of the proof's updates; 0 leaves the head untrained."""
@@ -34,7 +34,7 @@ class Model:
 MODELS: dict[str, Model] = {
     "step-oracle": Model("step head, oracle labels", {"use": "step"}, "oracle"),
     "implicit-ce": Model(
-        "implicit, cross-entropy", {"use": "implicit_ce", "beta": 0.5}, "outcomes", learning_rate=5e-4
+        "implicit, cross-entropy", {"use": "implicit_ce", "beta": 0.5}, "outcomes", learning_rate=1e-3
     ),
     "step-mc": Model("step head, Monte Carlo labels (2 of 16)", {"use": "step"}, "labelled"),
     "outcome-end": Model("outcome, at the end", {"use": "outcome"}, "outcomes"),
@@ -42,7 +42,7 @@ MODELS: dict[str, Model] = {
         "outcome, at every step's end", {"use": "outcome", "at": "steps", "aggregation": "min"}, "outcomes"
     ),
     "pqm": Model("PQM, Monte Carlo labels", {"use": "pqm"}, "labelled"),
-    "implicit-dpo": Model("implicit, DPO", {"use": "implicit_dpo", "beta": 0.5}, "pairs", learning_rate=5e-4),
+    "implicit-dpo": Model("implicit, DPO", {"use": "implicit_dpo", "beta": 0.5}, "pairs", learning_rate=1e-3),
     "bradley-terry": Model("Bradley-Terry", {"use": "bradley_terry", "centring": 0.01}, "pairs"),
     "generative": Model("generative, direct", {"use": "generative", **VERDICT}, "outcomes"),
     "critique": Model(
@@ -60,7 +60,7 @@ MODELS: dict[str, Model] = {
         "implicit, cross-entropy, labels permuted",
         {"use": "implicit_ce", "beta": 0.5},
         "permuted-outcomes",
-        learning_rate=5e-4,
+        learning_rate=1e-3,
         share=0.36,
         control=True,
     ),

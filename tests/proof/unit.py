@@ -26,8 +26,8 @@ from assay.training.tiny import make_tiny_model
 
 HIDDEN, LAYERS = 64, 3
 """Width and depth of the tiny model: 158 thousand parameters."""
-BATCH = 32
-BASE_UPDATES = 2000
+BATCH = 64
+BASE_UPDATES = 1000
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ def _shared(folder: Path, data: Path, updates: int, rate: float, seed: int) -> d
             "final_lr_share": 0.1,
             "warmup_steps": 50,
             "micro_batch_tokens": 8192,
+            "head_chunk_tokens": 4096,
         },
         "steps": updates,
         "checkpoint": {"every_steps": 500, "keep": 1},
