@@ -78,6 +78,7 @@ def test_the_optimizers_come_from_outside_and_pass_their_suites(outside: Path):
     assert "0 failed" in run("assay", "check", "grpo", cwd=outside)
 
 
+@pytest.mark.slow
 def test_the_kinds_that_it_serves_run(outside: Path):
     from assay.training.tiny import make_tiny_model
 

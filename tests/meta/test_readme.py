@@ -24,6 +24,7 @@ PAGES = {
 ELSEWHERE = {
     "examples/choosing-an-optimizer.md": "plugins/test_optim_docs.py",
     "examples/reward-models/README.md": "examples/test_reward_models.py",
+    "examples/other-trainers/README.md": "adapters/test_page.py",
     "examples/writing-a-plugin.md": "examples/test_writing_a_plugin.py",
     "plugins/assay_optim/README.md": "plugins/test_optim_docs.py",
     "sandboxes/assay_sandboxes/README.md": "sandboxes/test_page.py",
