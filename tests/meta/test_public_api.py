@@ -14,9 +14,8 @@ from assay.testing import pytest_plugin
 PUBLIC = """
 AssayError BuildContext Candidate Component ConfigError EngineError Evidence Judgement JudgingError Limits Message
 Objective Options Part PluginError PolicyOptimizer Reward RewardSource Rollout RolloutEngine Run Sandbox SandboxError
-Span Step
-StepScore StoreError Task TaskSource Tracker TrainingError Turn Verdict __version__ arerank ascore atrain hookimpl load_config
-open_run rerank score train verifier
+Span Step StepScore StoreError Task TaskSource Tracker TrainingError Turn Verdict __version__ arerank ascore atrain
+hookimpl load_config open_run rerank score train verifier
 """
 
 TESTING = """
