@@ -129,8 +129,13 @@ def drawn(found: Run) -> Sequence[tuple[object, ...]]:
     )
 
 
-def test_off_policy_grpo_learns_from_the_rollouts_of_another_run(folder: Path):
-    first = run(folder, "drawn")
+@pytest.fixture(scope="module")
+def first(folder: Path) -> Run:
+    """A run whose rollouts the others use."""
+    return run(folder, "drawn")
+
+
+def test_off_policy_grpo_learns_from_the_rollouts_of_another_run(folder: Path, first: Run):
     path = str(first.folder.relative_to(folder))
     columns = {"prompt": "question", "reference": "answer"}
     replay: dict[str, Any] = {
@@ -162,13 +167,12 @@ def test_off_policy_grpo_learns_from_the_rollouts_of_another_run(folder: Path):
     assert all(weights(halves)[name].equal(value) for name, value in weights(second).items())
 
 
-def copied(folder: Path, name: str, change: Callable[[Turn], Turn]) -> str:
-    """The path of a copy of the run `drawn` whose turns are changed."""
-    target = folder / "runs" / name
+def copied(first: Run, name: str, change: Callable[[Turn], Turn]) -> str:
+    """The path of a copy of a run whose turns are changed."""
+    target = first.folder.parent / name
     target.mkdir(parents=True)
-    first = next(path for path in (folder / "runs").iterdir() if path.name.startswith("drawn"))
-    (target / "config.toml").write_text((first / "config.toml").read_text("utf-8"), encoding="utf-8")
-    with RunStore.open(first, read_only=True) as old:
+    (target / "config.toml").write_text((first.folder / "config.toml").read_text("utf-8"), encoding="utf-8")
+    with RunStore.open(first.folder, read_only=True) as old:
         entries = list(old.rollouts())
         with RunStore.create(target, old.info) as store:
             for entry in entries:
@@ -177,13 +181,13 @@ def copied(folder: Path, name: str, change: Callable[[Turn], Turn]) -> str:
     return str(target)
 
 
-def test_the_ratio_is_against_the_log_probs_of_the_policy_that_made_the_tokens(folder: Path):
+def test_the_ratio_is_against_the_log_probs_of_the_policy_that_made_the_tokens(folder: Path, first: Run):
     def unlikelier(by: float) -> Callable[[Turn], Turn]:
         return lambda turn: turn.model_copy(update={"logprobs": tuple(value - by for value in turn.logprobs or ())})
 
     ratios: list[float] = []
     for name, by in (("as-made", 0.0), ("unlikelier", 0.5)):
-        path = copied(folder, f"{name}-0000", unlikelier(by))
+        path = copied(first, f"{name}-0000", unlikelier(by))
         found = run(folder, name, steps=1, engine={"use": "stored", "path": path, "group_size": 4},
                     tasks={"use": "stored", "path": path})  # fmt: skip
         line = json.loads((found.folder / "metrics.jsonl").read_text("utf-8").splitlines()[0])
@@ -193,10 +197,10 @@ def test_the_ratio_is_against_the_log_probs_of_the_policy_that_made_the_tokens(f
     assert ratios[1] == pytest.approx(math.exp(0.5), rel=1e-3)
 
 
-def test_a_run_of_another_tokenizer_is_refused(folder: Path):
+def test_a_run_of_another_tokenizer_is_refused(folder: Path, first: Run):
     def shifted(turn: Turn) -> Turn:
         return turn.model_copy(update={"token_ids": tuple(token + 1 for token in turn.token_ids or ())})
 
-    path = copied(folder, "strange-0000", shifted)
+    path = copied(first, "strange-0000", shifted)
     with pytest.raises(AssayError, match="was drawn with another tokenizer"):
         run(folder, "refused", engine={"use": "stored", "path": path, "group_size": 4})
