@@ -120,8 +120,6 @@ def read_text(row: Mapping[str, Any], columns: TextColumns, encode: Encode) -> E
         prompt, response = _split(row, columns.messages_column, "")
     else:
         prompt, response = _split(row, columns.response_column, columns.prompt_column)
-    if not isinstance(response, str):
-        raise ConfigError(f"a response must be a text; found {type(response).__name__}")
     return Example((encode(prompt, response),), weight=_weight(row, columns.weight_column)) if response else None
 
 
