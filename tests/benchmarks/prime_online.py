@@ -4,7 +4,8 @@
 
 The task is a chain of three small operations (`assay.testing.chains`), a line each; the policy is a tiny model that has
 imitated a scripted one with misconceptions and is right about half of the time. Both arms are the optimizer `prime`
-with the same tasks, seeds and rollouts; the arm `outcome` has no process reward. Every arm is trained at each rate of
+with the same tasks, seeds and rollouts; the arm `outcome` has no process
+reward, and so the plain leave-one-out baseline. Every arm is trained at each rate of
 the same printed grid. A run's figure is the area under its curve: the mean outcome of all its training rollouts.
 
 The run `hacked` is paid by a step classifier alone, summed over steps: padding with good steps pays. Its report's
@@ -40,7 +41,7 @@ START_UPDATES, PRM_UPDATES = 2500, 600
 REWARD = Path(__file__).with_name("chain_reward.py")
 OUTCOME: dict[str, Any] = {"use": "python", "path": f"{REWARD.absolute()}:right_answer"}
 ARMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
-    "outcome": ([OUTCOME], {"use": "prime", "shaping": []}),
+    "outcome": ([OUTCOME], {"use": "prime", "shaping": [], "baseline": "group_loo"}),
     "prime": (
         [OUTCOME, {"use": "prime", "beta": 0.5, "learning_rate": 1e-3}],
         {"use": "prime", "shaping": [{"use": "process_reward", "coefficient": 1.0}]},
