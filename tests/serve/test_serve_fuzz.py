@@ -39,6 +39,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     assert "Traceback" not in (folder / "said").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def client(url: str) -> Generator[httpx.Client]:
+    """One connection, which is kept."""
+    with httpx.Client(base_url=url, timeout=60) as kept:
+        yield kept
+
+
 def fuzz(url: str, cases: int) -> Counter[int]:
     """Send `cases` requests, spread over the routes; the count of every status."""
     from schemathesis import checks
@@ -105,8 +112,8 @@ def test_two_thousand_generated_requests_and_no_5xx(url: str):
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(raw=st.binary(max_size=300), route=st.sampled_from(["/v1/score", "/openrlhf", "/slime", "/v1/sources"]))
-def test_any_bytes_get_an_answer_that_is_json(url: str, raw: bytes, route: str):
-    answer = httpx.post(f"{url}{route}", content=raw, headers={"Content-Type": "application/json"}, timeout=60)
+def test_any_bytes_get_an_answer_that_is_json(client: httpx.Client, raw: bytes, route: str):
+    answer = client.post(route, content=raw, headers={"Content-Type": "application/json"})
     assert answer.status_code in {405, 422}
     assert answer.json()["detail"]
 
