@@ -87,6 +87,17 @@ def test_a_gold_that_cannot_be_read_is_named_by_its_row(folder: Path, capsys: py
     assert "cannot read 1 of 7 golds" in message
 
 
+def test_a_schema_that_a_worker_cannot_use_is_named_before_anything_is_sampled(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    kinds = ["object", "array", "objekt"]
+    rows = [{"question": f"{kind}?", "answer": {"type": kind}} for kind in kinds]
+    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    message = refused(capsys, "train", "rlvr.toml", "--set", 'rewards=[{use="json-schema"}]')
+    assert "tasks: 1 of 3 different golds cannot be read" in message
+    assert "json-schema: the schema is invalid at $.type" in message
+
+
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
