@@ -365,7 +365,7 @@ def test_a_judge_reaches_an_engine_through_its_context() -> None:
 
 
 EMBEDDED = {"use": "transformers", "model": "smollm2-135m-instruct"}
-PLAIN = '{prompt}\n{answer}\nGive a grade, 0 or 1. Write only JSON like {"reason": "right", "grade": 1, "key": "..."}'
+PLAIN = '{prompt}\n{answer}\nGive a grade, 0 or 1. Write only JSON like {{"reason": "right", "grade": 1, "key": "..."}}'
 
 
 @pytest.mark.slow
@@ -393,20 +393,24 @@ def test_a_judge_on_the_embedded_model_grades_where_it_is_asked_plainly() -> Non
 @pytest.mark.slow
 def test_what_the_embedded_model_cannot_say_in_json_is_masked_and_never_a_zero() -> None:
     judge = {"use": "judge", "engine": EMBEDDED, "max_tokens": 4, "votes": 2, "temperature": 0.7}
-    (reward,) = rewarded([{"cascade": [{"use": "numeric"}, judge]}], ["Paris"])
+    context = make_context(Registry.load(), base_dir=Path(), seed=0)
+    (reward,) = rewarded([{"cascade": [{"use": "numeric"}, judge]}], ["Paris"], context)
     assert reward.value is None
     assert reward.parts[0].fault == "ours"
     assert "judge_unreadable" in str(reward.parts[0].reason)
 
 
-def rewarded(entries: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Any]:
+def rewarded(
+    entries: Sequence[Mapping[str, Any]], texts: Sequence[str], context: BuildContext | None = None
+) -> list[Any]:
     """The rewards that a panel gives a group of answers to the question of France's capital."""
     rewards = TypeAdapter(list[RewardEntry]).validate_python(entries)
     task = Task(id="t", messages=(Message(role="user", content="Capital of France?"),), reference="Paris")
     rollouts = [Rollout(id=str(i), task_id="t", group_id="g", turns=(Turn(text=text),)) for i, text in enumerate(texts)]
 
     async def run() -> list[Any]:
-        async with open_panel(rewards, registry=Registry.load(), judging=JudgingConfig(workers=1)) as panel:
+        settings = JudgingConfig(workers=1)
+        async with open_panel(rewards, registry=Registry.load(), judging=settings, context=context) as panel:
             return list(await panel.judge_group(task, rollouts))
 
     return asyncio.run(run())
