@@ -394,7 +394,7 @@ def test_a_judge_on_the_embedded_model_grades_where_it_is_asked_plainly() -> Non
 def test_what_the_embedded_model_cannot_say_in_json_is_masked_and_never_a_zero() -> None:
     judge = {"use": "judge", "engine": EMBEDDED, "max_tokens": 4, "votes": 2, "temperature": 0.7}
     context = make_context(Registry.load(), base_dir=Path(), seed=0)
-    (reward,) = rewarded([{"cascade": [{"use": "numeric"}, judge]}], ["Paris"], context)
+    (reward,) = rewarded([judge], ["Paris"], context)
     assert reward.value is None
     assert reward.parts[0].fault == "ours"
     assert "judge_unreadable" in str(reward.parts[0].reason)
