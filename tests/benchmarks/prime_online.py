@@ -1,12 +1,11 @@
 """PRIME inside the loop beside outcome rewards alone, and a run on process rewards alone that hacks them.
 
-    python tests/benchmarks/prime_online.py --out runs/prime [--seeds 1 2 3] [--rates 1e-4 3e-4 1e-3] [--steps 40]
+    python tests/benchmarks/prime_online.py --out runs/prime [--seeds 1 2 3] [--rates 1e-4 3e-4 1e-3] [--steps 25]
 
 The task is a chain of three small operations (`assay.testing.chains`), a line each; the policy is a tiny model that has
 imitated a scripted one with misconceptions and is right about half of the time. Both arms are the optimizer `prime`
-with the same tasks, seeds and rollouts; the arm `outcome` has no process
-reward, and so the plain leave-one-out baseline. Every arm is trained at each rate of
-the same printed grid. A run's figure is the area under its curve: the mean outcome of all its training rollouts.
+with the same tasks, seeds and rollouts; the arm `outcome` has no process reward, and so the plain leave-one-out
+baseline. Every arm is trained at each rate of the same printed grid. A run's figure is the area under its curve: the mean outcome of all its training rollouts.
 
 The run `hacked` is paid by a step classifier alone, summed over steps: padding with good steps pays. Its report's
 suspects are printed, with the held-out accuracy before and after.
@@ -146,7 +145,7 @@ def area(run: Run) -> float:
         judgement.value or 0.0
         for item in run.rollouts()
         for judgement in item.judgements
-        if judgement.source == "python"
+        if judgement.source == "right_answer"
     ]
     return sum(values) / len(values)
 
@@ -260,7 +259,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/prime"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--hack-rate", type=float, default=3e-4)
     return parser.parse_args()
 

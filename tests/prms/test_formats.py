@@ -61,9 +61,10 @@ def test_prm800k_follows_the_chosen_path_and_offers_alternatives(samples: Path) 
         alone = read_row(row, KEEP.model_copy(update={"alternatives": False}))
         assert len(alone) <= 1
         assert alone == found[: len(alone)]
-        offered: set[str] = set()
+        offered: set[Any] = set()
         for step in row["label"]["steps"]:
-            offered |= {one["text"] for one in [*(step["completions"] or []), step["human_completion"]] if one}
+            given: list[Any] = [*(step["completions"] or []), step["human_completion"]]
+            offered |= {one["text"] for one in given if one}
         for one in found:
             assert one.problem == row["question"]["problem"]
             assert one.steps[-1] in offered
@@ -122,7 +123,7 @@ def test_evaluation_sets_count_from_zero_or_from_one(shared: Path) -> None:
         (found,) = read_row(row)
         first = row["model_output_solution_first_error_step"]
         wrong = row["model_output_solution_correctness"] != "correct" and first not in (0, None)
-        assert found.first_error == (int(first) - 1 if wrong else None)
+        assert found.first_error == (first - 1 if wrong and first is not None else None)
     for row in lines(data / "prmbench_subset400" / "target_data.jsonl"):
         (found,) = read_row(row, KEEP)
         inside = [number - 1 for number in row["error_steps"] if number <= len(found.steps)]

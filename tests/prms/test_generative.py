@@ -101,12 +101,12 @@ def test_in_memory_the_score_is_the_mean_chance_of_yes_behind_each_readable_crit
     ours = scorer(kind="critique", at="end", critiques=3, critique_tokens=64, **WORDS)
     assert isinstance(ours, CritiqueScorer)
     written = ["It adds up. Right?Y", "nothing", "Right?N wait Right?"]
-    monkeypatch.setattr(ours, "_critiques", lambda prompt, text: written)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(ours, "_critiques", lambda prompt, text: written)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     (found,) = ours.score([Response("1+1=", "2")])
     prompt = ours.encode.prompt("1+1=\n\n2\n\nCheck:")
     behind = [(*prompt, *ours.encode.ids(text)) for text in ("It adds up. Right?", "Right?N wait Right?")]
     assert found.values == pytest.approx((sum(ours.word_chances(behind)) / 2,))
-    monkeypatch.setattr(ours, "_critiques", lambda prompt, text: ["nothing"] * 3)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(ours, "_critiques", lambda prompt, text: ["nothing"] * 3)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     (none,) = ours.score([Response("1+1=", "2")])
     assert none.reason == "judge_unreadable: none of 3 critiques came to a verdict"
 

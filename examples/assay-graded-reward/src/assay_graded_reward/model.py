@@ -1,6 +1,6 @@
 """The head, the loss and the scorer."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
