@@ -98,7 +98,7 @@ def test_the_server_of_the_page_answers(tmp_path: Path):
     assert scored[1]["value"] is None
     assert '{"rewards":[1.1],"scores":[1.1]' in out
     lines = (tmp_path / "answers.scored.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["reward"] for line in lines] == [1.1, 0.1]
+    assert [json.loads(line)["reward"] for line in lines] == [1.1, 0.0]
 
 
 def test_the_versions_of_the_page_are_those_that_the_tests_run():

@@ -159,7 +159,7 @@ def test_a_classic_rubric_function_gets_what_it_names(context: BuildContext):
 def test_mistakes_in_a_path_or_a_signature_are_one_sentence(context: BuildContext, tmp_path: Path):
     (tmp_path / "broken.py").write_text("import no_such_library_at_all\n", encoding="utf-8")
     for use, path, sentence in (
-        ("trl-reward", "functions.py:rigth", "has no 'rigth'.*Did you mean 'right'"),
+        ("trl-reward", "functions.py:brakes", "has no 'brakes'.*Did you mean 'breaks'"),
         ("trl-reward", "nowhere.py:f", "no such file"),
         ("trl-reward", "broken.py:f", "cannot be imported: ModuleNotFoundError"),
         ("verl-reward", "functions.py:needs_more", "asks for 'tokenizer', which verl does not give.*kwargs"),
