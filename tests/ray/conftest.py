@@ -1,6 +1,7 @@
 """One Ray cluster on this machine for each file of tests; actors take nothing of it, so it needs two CPUs."""
 
 # pyright: reportUnknownMemberType=false
+import threading
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +13,9 @@ from assay.remote.ray.cluster import connect
 def cluster() -> Generator[str]:
     """The address of a running cluster, to which this process is connected."""
     ray = pytest.importorskip("ray", reason="the package ray is not installed")
-    connect("local", where="tests")
+    # From a thread that ends, as a pool's does: the cluster must outlive it.
+    asking = threading.Thread(target=lambda: connect("local", where="tests"))
+    asking.start()
+    asking.join()
     yield "local"
     ray.shutdown()

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import AssayError, ConfigError
@@ -67,13 +68,33 @@ def connect(address: str, *, where: str) -> Cluster:
             if address == "local":
                 quiet["include_dashboard"] = False
             try:
-                ray.init(address=address, **quiet)
+                _stay(lambda: ray.init(address=address, **quiet))
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ConfigError(
                     f"{where}: no Ray cluster at {address!r}: {_line(error)}; start one with `ray start --head`, name "
                     "its address as HOST:PORT, or use 'local'"
                 ) from error
     return Cluster(ray, address)
+
+
+def _stay(act: Callable[[], object]) -> None:
+    """Run `act` in a thread that stays for as long as the process.
+
+    Ray lets the kernel end a cluster that it started as soon as the *thread* that started it is gone.
+    """
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # raised again where it was asked for
+            done.set_exception(error)
+            return
+        done.set_result(None)
+        threading.Event().wait()
+
+    threading.Thread(target=run, name="assay-ray-cluster", daemon=True).start()
+    done.result()
 
 
 def whenever(reference: Any, act: Callable[[Callable[[], Any]], None]) -> None:
