@@ -30,7 +30,9 @@ def test_nothing_heavy_is_loaded(code: str):
     assert loaded_by(code) == set()
 
 
-@pytest.mark.parametrize("package", ["code", "engines", "judge", "math", "optim", "rules", "sandboxes", "tasks"])
+@pytest.mark.parametrize(
+    "package", ["bridge", "code", "engines", "judge", "math", "optim", "rules", "sandboxes", "tasks"]
+)
 def test_listing_a_built_in_plugin_loads_nothing_heavy(package: str):
     assert loaded_by(f"import assay_{package}") == set()
 
