@@ -1,4 +1,4 @@
-"""`assay doctor`: what works on this machine, and what each missing thing costs."""
+"""`assay doctor`: what works on this machine, what each missing thing costs, and what bounds a run's steps."""
 
 import asyncio
 import importlib.metadata
@@ -13,11 +13,14 @@ import psutil
 from cyclopts import Parameter
 
 import assay
+from assay import runs
 from assay.cli.output import emit, say
 from assay.config.refs import build
-from assay.errors import AssayError
+from assay.config.run import RlvrConfig
+from assay.errors import AssayError, ConfigError
 from assay.preflight import make_context
 from assay.registry import Registry
+from assay.reports.bound import find_bound
 
 PACKAGES = {
     "torch": ("training and model-based sources", 'python -m pip install "assay[train]"'),
@@ -31,12 +34,15 @@ PACKAGES = {
 """Import name to what it is for and how to get it."""
 
 
-def doctor(*, json_: Annotated[bool, Parameter(name="--json")] = False) -> int:
-    """Say what works on this machine and what a missing thing costs.
+def doctor(run: str | None = None, /, *, json_: Annotated[bool, Parameter(name="--json")] = False) -> int:
+    """Say what works on this machine and what a missing thing costs; of a run, which phase bounds its steps.
 
     Args:
+        run: A finished run, by id or folder.
         json_: One JSON object on stdout.
     """
+    if run is not None:
+        return _bound(runs.find_run(run), json_=json_)
     registry = Registry.load()
     facts: dict[str, Any] = {
         "assay": assay.__version__,
@@ -67,6 +73,27 @@ def doctor(*, json_: Annotated[bool, Parameter(name="--json")] = False) -> int:
         say(f"! {problem}")
     if not facts["problems"]:
         say("plugins: all load")
+    return 0
+
+
+def _bound(folder: Path, *, json_: bool) -> int:
+    from assay.config.load import load_config
+
+    config = load_config(folder / runs.CONFIG)
+    if not isinstance(config, RlvrConfig):
+        raise ConfigError(
+            f"assay doctor: {folder} is of kind {config.kind!r}; phases are those of a run of kind 'rlvr'"
+        )
+    bound = find_bound(list(runs.read_lines(folder / runs.METRICS)), max_staleness=config.loop.max_staleness)
+    if bound is None:
+        raise ConfigError(f"assay doctor: {folder} has no step with times yet; look again after its first step")
+    if json_:
+        emit(bound._asdict())
+        return 0
+    times = ", ".join(f"{word} {seconds:.2f} s" for word, seconds in bound.seconds.items())
+    say(f"{folder.name}: {bound.phase} takes longest; median of {bound.steps} steps: {times}")
+    for sentence in bound.advice:
+        say(f"- {sentence}")
     return 0
 
 
