@@ -5,7 +5,8 @@
 The task is a chain of three small operations (`assay.testing.chains`), a line each; the policy is a tiny model that has
 imitated a scripted one with misconceptions and is right about half of the time. Both arms are the optimizer `prime`
 with the same tasks, seeds and rollouts; the arm `outcome` has no process reward, and so the plain leave-one-out
-baseline. Every arm is trained at each rate of the same printed grid. A run's figure is the area under its curve: the mean outcome of all its training rollouts.
+baseline. Every arm is trained at each rate of the same printed grid. A run's figure is the area under its curve: the
+mean outcome of all its training rollouts.
 
 The run `hacked` is paid by a step classifier alone, summed over steps: padding with good steps pays. Its report's
 suspects are printed, with the held-out accuracy before and after.
