@@ -43,7 +43,7 @@ OUTCOME: dict[str, Any] = {"use": "python", "path": f"{REWARD.absolute()}:right_
 ARMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "outcome": ([OUTCOME], {"use": "prime", "shaping": [], "baseline": "group_loo"}),
     "prime": (
-        [OUTCOME, {"use": "prime", "beta": 0.5, "learning_rate": 1e-3}],
+        [OUTCOME, {"use": "prime", "beta": 0.5, "learning_rate": 3e-4}],
         {"use": "prime", "shaping": [{"use": "process_reward", "coefficient": 1.0}]},
     ),
 }

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from assay.contracts import Reward, Rollout, RolloutRequest, Sampling, ScoredGroup, Task, WeightsRef
 from assay.errors import EngineError, TrainingError
@@ -31,6 +31,15 @@ class Judge(Protocol):
 
     async def judge_group(self, task: Task, rollouts: Sequence[Rollout]) -> Sequence[Reward]:
         """The rewards of a whole group, in order."""
+        ...
+
+
+@runtime_checkable
+class LearningJudge(Judge, Protocol):
+    """A judge whose sources may learn inside the loop."""
+
+    async def learn(self, groups: Sequence[ScoredGroup]) -> Mapping[str, float]:
+        """One update of each source that learns, on the groups that are about to be trained on; metrics."""
         ...
 
 
@@ -293,7 +302,9 @@ class Loop:
             self._enter("train", f"the update of step {self.step + 1}")
             try:
                 if groups:
-                    metrics = await asyncio.to_thread(self.learner.step, groups)
+                    # Sources that learn do so on these groups; the optimizer has their scores of before.
+                    learned = await self.judge.learn(groups) if isinstance(self.judge, LearningJudge) else {}
+                    metrics = {**await asyncio.to_thread(self.learner.step, groups), **learned}
             finally:
                 self._leave("train", f"{self.settings.groups_per_step} groups")
             self.watchdog.progress(self.clock())
