@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def test_a_server_killed_in_the_middle_of_a_step_costs_time_and_nothing_else(
                 kill_server()
                 killed.append(count)
 
-    def heard(event: dict[str, Any]) -> None:
+    def heard(event: Mapping[str, Any]) -> None:
         if event["event"] == "step":
             versions.append(event["step"])
 

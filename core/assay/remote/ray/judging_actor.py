@@ -99,7 +99,7 @@ class JudgingActor:
         """The program's name here: a reward source borrows this process's sandboxes instead of the run's."""
         if (target, init) not in self._keys:
             key = ProgramKey(target, init)
-            asked = json.loads(init) if target == rebuild.TARGET else {}
+            asked: dict[str, Any] = json.loads(init) if target == rebuild.TARGET else {}
             if asked.get("sandboxes") is not None:
                 context = make_context(
                     Registry.load(), base_dir=Path(asked["base_dir"]), seed=asked["seed"], device=asked["device"]
