@@ -99,7 +99,8 @@ def _stay(act: Callable[[], object]) -> None:
 
 def whenever(reference: Any, act: Callable[[Callable[[], Any]], None]) -> None:
     """Call `act` from a thread of Ray's when a call is answered, with a function that gives the answer or raises."""
-    reference.future().add_done_callback(lambda future: act(future.result))
+    answer: Future[Any] = reference.future()
+    answer.add_done_callback(lambda future: act(future.result))
 
 
 def cause_of(error: BaseException) -> str:

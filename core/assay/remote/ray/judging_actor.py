@@ -71,8 +71,7 @@ class JudgingActor:
             limits = ResourceLimits.model_validate_json(item.limits)
             future = self._workers.pool.submit(self._key(item.target, item.init), item.payload, limits)
             self._running[item.id] = future
-            answered = functools.partial(loop.call_soon_threadsafe, self._answered, item.id)
-            future.add_done_callback(answered)
+            future.add_done_callback(functools.partial(self._from_its_thread, loop, item.id))
         for name in cancelled:
             running = self._running.pop(name, None)
             if running is not None:
@@ -89,6 +88,9 @@ class JudgingActor:
         self._arrived.clear()
         done, self._done = self._done, []
         return done, dict(Counter(self._workers.pool.counts))
+
+    def _from_its_thread(self, loop: asyncio.AbstractEventLoop, name: int, future: Future[Answer]) -> None:
+        loop.call_soon_threadsafe(self._answered, name, future)
 
     def _answered(self, name: int, future: Future[Answer]) -> None:
         if self._running.pop(name, None) is not None and not future.cancelled():
