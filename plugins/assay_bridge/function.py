@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -95,7 +95,8 @@ def load(path: str, context: BuildContext) -> tuple[Any, str]:
     module = _file(context.base_dir / place, path) if place.endswith(".py") else _module(place, path)
     found: Any = module
     for part in name.split("."):
-        known = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+        members = cast("dict[str, Any]", vars(found))
+        known = [key for key, value in members.items() if callable(value) and not key.startswith("_")]
         if not hasattr(found, part):
             listed = ", ".join(sorted(known)[:12]) or "no function"
             raise ConfigError(f"{path}: {place} has no {part!r}; it has {listed}.{did_you_mean(part, known)}")

@@ -199,7 +199,7 @@ def _verdict(item: dict[str, Any]) -> Verdict:
     reason = " ".join(str(item.get("reason") or "no reason given").split())[:500]
     if item["status"] == "scored":
         parts: Any = item.get("parts")
-        data = cast("Any", json.loads(json.dumps(parts, allow_nan=False))) if _finite_json(parts) else None
+        data = json.loads(json.dumps(parts, allow_nan=False)) if _finite_json(parts) else None
         return Verdict.score(
             float(item["value"]), evidence=Evidence(kind="http", summary=f"{item['value']:g}", data=data)
         )

@@ -64,12 +64,16 @@ class TrlSource(BridgedSource):
         token_ids = candidate.rollout.turns[-1].token_ids
         if "completion_ids" in self.asked.required and token_ids is None:
             return Verdict.abstain("the function asks for token ids, which this rollout has not", fault="ours")
+
+        def note(name: object, value: object) -> None:
+            notes[str(name)] = plain(value)
+
         offered: dict[str, Any] = {
             "prompts": [self._prompt(candidate.task)],
             "completions": [self._completion(candidate.rollout)],
             "trainer_state": None,
-            "log_extra": lambda column, values: notes.update({str(column): plain(values)}),
-            "log_metric": lambda name, value: notes.update({str(name): plain(value)}),
+            "log_extra": note,
+            "log_metric": note,
             **{name: [value] for name, value in self._columns(candidate.task).items()},
         }
         if token_ids is not None:

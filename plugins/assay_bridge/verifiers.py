@@ -4,10 +4,10 @@
 |---|---|
 | a subclass of `verifiers.v1.Task` (0.4.0) | its whole `score`: all its rewards by their weights |
 | a function with an argument `trace` (0.4.0) | `task` (the data) and `trace` |
-| any other function (rubric functions of older versions) | what it names of `prompt`, `completion`, `answer`, `info`, ... |
+| any other function (rubric functions of older versions) | what it names of `prompt`, `completion`, `answer`, ... |
 
-A finite number is scored. `None`, NaN, an exception, a reward of the task that stayed `None`: failed. A task whose data
-does not fit the class: abstained, ours.
+A finite number is scored. `None`, NaN, an exception, a reward of the task that stayed `None`: failed. A task whose
+data does not fit the class: abstained, ours.
 """
 
 from collections.abc import Callable, Mapping

@@ -107,7 +107,11 @@ def test_a_saved_data_set_its_dictionary_and_its_files_give_the_same_tasks(tmp_p
     for path, options in (("saved", {}), ("splits", {"split": "train"}), (f"saved/{arrow.name}", {}), ("files", {})):
         assert [(task.prompt, task.reference) for task in hub_tasks(tmp_path, path, **options)] == wanted, path
     assert [task.prompt for task in hub_tasks(tmp_path, "splits", split="test")] == ["2+2?"]
-    shuffled = whole.shuffle(seed=3).filter(lambda row: row["answer"] == "4")
+
+    def wanted_row(row: dict[str, str]) -> bool:
+        return row["answer"] == "4"
+
+    shuffled = whole.shuffle(seed=3).filter(wanted_row)
     shuffled.save_to_disk(tmp_path / "filtered")
     assert [task.prompt for task in hub_tasks(tmp_path, "filtered")] == ["2+2?"]
 

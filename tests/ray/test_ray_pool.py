@@ -238,6 +238,7 @@ def test_no_actor_and_no_worker_is_left_behind(
             return actors(panel)
 
     pids = asyncio.run(run())
+    alive, forks = pids, pids
     for _ in range(100):
         alive = [pid for pid in pids if _command(pid)]
         forks = [pid for pid in processes_left() if "forkserver" in _command(pid)]

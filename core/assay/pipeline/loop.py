@@ -303,7 +303,9 @@ class Loop:
             try:
                 if groups:
                     # Sources that learn do so on these groups; the optimizer has their scores of before.
-                    learned = await self.judge.learn(groups) if isinstance(self.judge, LearningJudge) else {}
+                    learned: Mapping[str, float] = {}
+                    if isinstance(self.judge, LearningJudge):
+                        learned = await self.judge.learn(groups)
                     metrics = {**await asyncio.to_thread(self.learner.step, groups), **learned}
             finally:
                 self._leave("train", f"{self.settings.groups_per_step} groups")
