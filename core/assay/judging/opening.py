@@ -48,8 +48,8 @@ class OpenSources:
     ) -> None:
         """Nothing is opened yet; those in worker processes will run in `pool`."""
         self.sources: dict[str, Source] = {}
-        self.learners: list[LearningSource] = []
-        """Those that learn inside the loop."""
+        self.learners: dict[str, LearningSource] = {}
+        """By label, those that learn inside the loop."""
         self.checkers: dict[str, CheckTask] = {}
         """By label, of those that can say what is wrong with a task."""
         self.keys = ContentKeys()
@@ -89,7 +89,7 @@ class OpenSources:
             if check is not None:
                 self.checkers[label] = _as_coroutine(check)
             if isinstance(part, LearningSource):
-                self.learners.append(part)
+                self.learners[label] = part
         device = None if limits.device is None else self._devices.setdefault(limits.device, Device())
         source = Source(
             guard,

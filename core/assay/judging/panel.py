@@ -5,13 +5,14 @@ import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from assay.component import BuildContext, Workers
 from assay.config.refs import checked
 from assay.config.rewards import AnyEntry, CascadeEntry, GateEntry, JudgingConfig, MinEntry, SourceEntry
 from assay.contracts import Candidate, Judgement, Reward, RewardPart, Rollout, ScoredGroup, Task
-from assay.errors import ConfigError, JudgingError
+from assay.errors import ConfigError, JudgingError, TrainingError
 from assay.judging import combine
 from assay.judging.capture import capturing
 from assay.judging.combine import Outcome, Range
@@ -19,6 +20,7 @@ from assay.judging.guard import ProcessGuard
 from assay.judging.opening import CheckedEntry, OpenSources, members_of, source_entries
 from assay.judging.source import Observe, Recall, Source
 from assay.judging.workers import WorkerPool
+from assay.protocols import KeepsState
 from assay.registry import Registry
 
 T = TypeVar("T")
@@ -202,9 +204,32 @@ class Panel:
     async def learn(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Let the sources that learn inside the loop update; their metrics."""
         metrics: dict[str, float] = {}
-        for source in self._opened.learners:
+        for source in self._opened.learners.values():
             metrics.update(await source.learn(groups))
         return metrics
+
+    def save_state(self, folder: Path) -> None:
+        """Write the state of every source that learns into `folder`, which is made where there is any."""
+        for number, (_, source) in enumerate(self._stateful()):
+            place = folder / f"{number:02d}"
+            place.mkdir(parents=True)
+            source.save_state(place)
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from what `save_state` wrote.
+
+        Raises:
+            TrainingError: a source that learns finds no state of its own there.
+        """
+        for number, (name, source) in enumerate(self._stateful()):
+            place = folder / f"{number:02d}"
+            if not place.is_dir():
+                raise TrainingError(f"{folder}: there is no state of the source {name!r}; resume with the run's config")
+            source.load_state(place)
+
+    def _stateful(self) -> list[tuple[str, KeepsState]]:
+        learners = self._opened.learners.items()
+        return [(label, source) for label, source in learners if isinstance(source, KeepsState)]
 
     def metrics(self) -> dict[str, float]:
         """Per source: counts, latencies in ms, kills, cache hits, calls, retries, queue length; and of the workers."""

@@ -33,6 +33,9 @@ from assay.store import RunStore
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
 
+SOURCES = "sources"
+"""Folder of a checkpoint with the state of sources that learn."""
+
 
 @dataclass
 class Session:
@@ -110,6 +113,7 @@ class Session:
             for sentence in found.skipped:
                 emit({"event": "alert", "text": sentence})
             progress: Any = learner.load(found.path)
+            panel.load_state(found.path / SOURCES)
             first_step, decided = found.step, Decided(progress["next"], set(progress["beyond"]))
         journal = Journal(store)
         if resumed:
@@ -235,7 +239,12 @@ class Session:
         """Write a checkpoint; the log is flushed first, so that a checkpoint never knows more than the log."""
         self.store.flush()
         progress: dict[str, Any] = {"next": self.decided.next, "beyond": sorted(self.decided.beyond)}
-        self.checkpoints.save(step, lambda folder: self.learner.save(folder, progress))
+
+        def write(folder: Path) -> None:
+            self.learner.save(folder, progress)
+            self.panel.save_state(folder / SOURCES)
+
+        self.checkpoints.save(step, write)
 
     def after_publish(self, step: int) -> Awaitable[None] | None:
         """Evaluate where the config says so."""
