@@ -38,7 +38,8 @@ def passed(folder: Path, files: list[Path]) -> int:
     assert shared is not None
     folder_of = f"Path({str(SUITES.parents[1].parent / 'shared')!r})"
     fixture = re.sub(r"folder = .*", f"folder = {folder_of}", shared[0])
-    (folder / "suites" / "conftest.py").open("a", encoding="utf-8").write("\n\n" + fixture)
+    with (folder / "suites" / "conftest.py").open("a", encoding="utf-8") as conftest:
+        conftest.write("\n\n" + fixture)
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", os.devnull, str(folder / "suites")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options], cwd=folder, capture_output=True, text=True, check=False

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import assay_rules
+from assay.component import BuildContext
 from assay.registry import component_from
 from assay.testing import judge_text
 
@@ -33,7 +34,7 @@ def test_no_task_and_no_text_makes_a_rule_raise(name: str, reference: Any, facts
     component = component_from("assay_rules", "reward_source", name)
     options = {"pattern": "a+"} if name == "pattern" and not isinstance(reference, str) else {}
     verdict = judge_text(component, text, reference=reference, facts=facts, options=options)
-    low, high = component.build(component.config(), None).limits.value_range  # pyright: ignore[reportArgumentType]  # not read
+    low, high = component.build(component.config(), BuildContext()).limits.value_range
     assert verdict.value is None or low <= verdict.value <= high
     assert verdict.evidence
     assert type(verdict).model_validate_json(verdict.model_dump_json()) == verdict

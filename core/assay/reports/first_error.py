@@ -167,6 +167,8 @@ def fit_threshold(rows: Sequence[ScoredSteps]) -> Fitted:
     found, clean = 0, len(rows) - len(errors)
     ends = sorted(changes)
     best: tuple[float, float, float] | None = None  # F1, width, threshold
+    if errors and clean:  # below every score nothing is found, and every right row is right
+        best = (0.0, 1.0, ends[0] - 0.5)
     for index, end in enumerate(ends):
         found, clean = found + changes[end][0], clean + changes[end][1]
         above = ends[index + 1] if index + 1 < len(ends) else end + 1.0

@@ -4,10 +4,14 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from datetime import datetime
 from pathlib import Path
 
 from assay.errors import StoreError
+
+PATIENCE_S = 2.0
+"""A killed holder's children may hold its files until they have started their own programs."""
 
 
 class FolderLock:
@@ -17,15 +21,23 @@ class FolderLock:
         """Take the lock of `folder`."""
         self.path = folder / "lock"
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = _holder(self.path)
-            os.close(self._file)
-            raise StoreError(f"{folder}: in use by {holder}. Look at it with: assay show {folder.name}") from error
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._taken():
+            if time.monotonic() > deadline:
+                holder = _holder(self.path)
+                os.close(self._file)
+                raise StoreError(f"{folder}: in use by {holder}. Look at it with: assay show {folder.name}")
+            time.sleep(0.05)
         now = datetime.now().astimezone()
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps({"pid": os.getpid(), "since": now.isoformat(timespec="minutes")}).encode(), 0)
+
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def release(self) -> None:
         """Let others in."""

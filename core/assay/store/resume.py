@@ -9,14 +9,18 @@ def unfinished_groups(store: RunStore, *, after_step: int) -> dict[str, dict[str
 
     A group counts as seen when it was decided on (trained on or dropped) at step `after_step`, the step of the
     checkpoint, or before. Groups that were decided later are there again: their updates are lost with the weights and
-    are made again from here. A rollout without a reward is to be judged again.
+    are made again from here. A rollout without a reward is to be judged again; so is one with a failed part in a group
+    that was not decided on at all, since what ended the run may be mended.
     """
+    decided = {row[1] for row in store.rows("marks")}
     seen = {row[1] for row in store.rows("marks", "WHERE step <= ?", after_step)}
     rewards: dict[str, Reward] = {}
     found: dict[str, dict[str, tuple[Rollout, Reward | None]]] = {}
     for rollout_id, _, group_id, _, body in store.rows("rewards", "ORDER BY seq"):
         if group_id not in seen:
-            rewards[rollout_id] = Reward.model_validate_json(body)
+            reward = Reward.model_validate_json(body)
+            if group_id in decided or all(part.status != "failed" for part in reward.parts):
+                rewards[rollout_id] = reward
     for rollout_id, _, group_id, _, body in store.rows("rollouts", "ORDER BY seq"):
         if group_id not in seen:
             rollout = Rollout.model_validate_json(body)

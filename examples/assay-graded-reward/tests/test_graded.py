@@ -16,7 +16,7 @@ def test_a_grade_is_learned_and_its_folder_is_a_source(tmp_path: Path) -> None:
     table = {"kind": "prm", "model": {"base": str(model)}, "objective": {"use": "graded"}, "training": training}
     config = parse_config({**table, "data": {"path": "rows.jsonl"}, "runs_dir": str(tmp_path / "runs")})
     run = assay.train(config, base_dir=tmp_path)
-    assert run.metrics[-1]["loss"] < 0.1 < run.metrics[0]["loss"]
+    assert run.metrics[-1]["loss"] < 0.6 * run.metrics[0]["loss"]
     asked = [{"prompt": "3?", "response": text} for text in ("ab", "ba")]
     (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
     source = {"use": "graded-reward", "path": str(run.policy)}
