@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from assay.cli.output import emit, note, say, table
 from assay.config.load import override
+from assay.discovery import default_cache_dir
 from assay.errors import ConfigError, did_you_mean
 from assay.registry import Registry
 from assay.reports.page import Page, Section, section_rows, write_page
@@ -39,7 +40,7 @@ def check(
         set_: An option of the component, KEY=VALUE; may be repeated.
         sandbox: The sandbox in which a source that runs programs runs them; as --set sandbox=NAME.
         other_process: Also compare with another process that has another hash seed.
-        report: Write the result as an HTML page.
+        report: Where the page goes; default `checks/NAME.html` in assay's cache folder.
         junit: Write the result as JUnit XML.
         json_: One JSON object per check on stdout.
     """
@@ -71,10 +72,10 @@ def check(
         table(["check", "result", "detail"], results)
         passed = sum(result.status == "passed" for result in results)
         say(f"{passed} passed, {len(failed)} failed, {len(results) - passed - len(failed)} skipped")
-    if report is not None:
-        section = Section("checks", ("check", "result", "detail"), section_rows(results), good=not failed)
-        facts = {"source": name, "package": origin.distribution, "version": origin.version}
-        note(f"wrote {write_page(Page(f'assay check {name}', (section,), facts), report)}")
+    section = Section("checks", ("check", "result", "detail"), section_rows(results), good=not failed)
+    facts = {"source": name, "package": origin.distribution, "version": origin.version}
+    page = report or default_cache_dir() / "checks" / f"{name.replace(':', '.')}.html"
+    note(f"wrote {write_page(Page(f'assay check {name}', (section,), facts), page)}")
     if junit is not None:
         junit.write_bytes(junit_xml(name, results))
         note(f"wrote {junit}")
