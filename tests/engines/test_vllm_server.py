@@ -128,6 +128,7 @@ def test_it_passes_the_suite_of_engines(server: Server, policy: PolicyModel, tmp
     assert {result.check: result.detail for result in results if result.status != "passed"} == {}
 
 
+@pytest.mark.slow  # the moment of the push is not ours to choose: on a busy machine no row may be under way
 def test_new_weights_in_flight_and_both_versions_in_the_rollout(
     server: Server, policy: PolicyModel, other: PolicyModel, back: None, tmp_path: Path
 ) -> None:
@@ -135,7 +136,8 @@ def test_new_weights_in_flight_and_both_versions_in_the_rollout(
 
     async def work(engine: VLLMEngine) -> list[Rollout]:
         quick = request("quick", max_new_tokens=1)
-        long = [request(f"long-{place}", max_new_tokens=400, seed=place) for place in range(4)]
+        # More than there are rows: whenever the push comes, some are under way.
+        long = [request(f"long-{place}", max_new_tokens=400, seed=place) for place in range(20)]
         stream = engine.generate([*long, quick])
         found = [await anext(stream)]
         await engine.pause("keep")
@@ -146,8 +148,11 @@ def test_new_weights_in_flight_and_both_versions_in_the_rollout(
         return found
 
     found = using(engine_at(server, policy, ignore_end=True), work)
-    long = [rollout for rollout in found if rollout.id != "quick"]
-    assert [[span.version for span in rollout.weight_versions] for rollout in long] == [[0, 1]] * 4
+    versions = {rollout.id: [span.version for span in rollout.weight_versions] for rollout in found}
+    assert len(versions) == 21
+    assert all(seen in ([0], [0, 1], [1]) for seen in versions.values())
+    long = [rollout for rollout in found if versions[rollout.id] == [0, 1]]
+    assert long
     for rollout in long:
         turn, before = rollout.turns[-1], rollout.weight_versions[0].last + 1
         assert 0 < before < len(turn.token_ids or ()) == 400
