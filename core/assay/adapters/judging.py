@@ -18,6 +18,7 @@ from assay.judging import Panel, WorkerPool, open_panel
 from assay.preflight import check_rewards, make_context
 from assay.registry import Registry
 from assay.scoring import reward_entries
+from assay.together import together
 
 CHECKED_TASKS = 16
 """Tasks of the first call whose golds are looked at before anything is judged."""
@@ -80,14 +81,11 @@ class _Thread:
         await self._check([task for task, _ in groups])
         identities = [rollout.id for _, rollouts in groups for rollout in rollouts]
         try:
-            async with asyncio.TaskGroup() as running:
-                tasks = [running.create_task(self._group(task, rollouts)) for task, rollouts in groups]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            rewards = await together([self._group(task, rollouts) for task, rollouts in groups])
         finally:
             found = {name: tuple(self.judgements.pop(name, ())) for name in identities}
-        rewards = [reward for task in tasks for reward in task.result()]
-        return [Judged(reward, found[name]) for name, reward in zip(identities, rewards, strict=True)]
+        flat = [reward for group in rewards for reward in group]
+        return [Judged(reward, found[name]) for name, reward in zip(identities, flat, strict=True)]
 
     async def _group(self, task: Task, rollouts: Sequence[Rollout]) -> Sequence[Reward]:
         if self.panel.judges_groups or len(rollouts) > 1:

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from assay.component import BuildContext, Workers
 from assay.config.refs import checked
@@ -22,6 +22,7 @@ from assay.judging.source import Observe, Recall, Source
 from assay.judging.workers import WorkerPool
 from assay.protocols import KeepsState
 from assay.registry import Registry
+from assay.together import together
 
 T = TypeVar("T")
 
@@ -182,7 +183,7 @@ class Panel:
         jobs = [_Job(candidate, self._opened.keys.key(candidate), group, only) for candidate in candidates]
         if all(node.immediate for node in self._nodes):
             return tuple([await self._reward(job) for job in jobs])
-        return tuple(await _all([self._reward(job) for job in jobs]))
+        return tuple(await together([self._reward(job) for job in jobs]))
 
     @property
     def checks_in_workers(self) -> bool:
@@ -294,7 +295,7 @@ class Panel:
     async def _outcomes(self, nodes: Sequence[_Node], job: _Job) -> list[Outcome]:
         """The outcomes in order; entries that may wait wait together."""
         if sum(not node.immediate for node in nodes) > 1:
-            return await _all([self._outcome(node, job) for node in nodes])
+            return await together([self._outcome(node, job) for node in nodes])
         found = {index: await self._outcome(node, job) for index, node in enumerate(nodes) if node.immediate}
         for index, node in enumerate(nodes):
             if not node.immediate:
@@ -365,15 +366,3 @@ def _part(node: _Node, outcome: Outcome) -> RewardPart:
 def _name(node: _Node) -> str:
     """What an entry is called in a reward's parts."""
     return node.entry.name if node.source is None else node.source.identity.label
-
-
-async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order; the first error cancels the others and is raised as it is."""
-    if len(coroutines) == 1:
-        return [await coroutines[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -32,6 +32,7 @@ from assay.labels.nodes import (
 from assay.labels.plans import Mode, Plan, plan_for
 from assay.protocols import RolloutEngine
 from assay.reports.statistics import Interval
+from assay.together import one_error, together
 
 T = TypeVar("T")
 IN_FLIGHT = 128
@@ -198,14 +199,14 @@ class Labeller:
             self._progress(done, len(solutions))
             return found
 
-        return await _all([one(solution) for solution in solutions])
+        return await together([one(solution) for solution in solutions])
 
     async def _label_one(self, solution: Solution, plan: Plan, *, right: bool) -> Labelled:
         path = self._trie.path(solution)
         states: dict[int, State] = {}
         spent: dict[int, int] = {}
         while wanted := plan.wanted(states):
-            found = await _all([self._decide(path[length], plan) for length in wanted])
+            found = await together([self._decide(path[length], plan) for length in wanted])
             for length, (state, used) in zip(wanted, found, strict=True):
                 states[length], spent[length] = state, used
         labels = plan.labels(states)
@@ -293,7 +294,7 @@ class Labeller:
             self._log.outcome(solution.key, result)
             return result
 
-        found = await _all([one(solution) for solution in solutions])
+        found = await together([one(solution) for solution in solutions])
         return {solution.id: result for solution, result in zip(solutions, found, strict=True)}
 
     # ---- what it was worth ----
@@ -322,7 +323,7 @@ class Labeller:
                 if node.missing(settings.samples):
                     await self._draw(node, settings.samples)
 
-        await _all([complete(node) for node, _, _ in chosen.values()])
+        await together([complete(node) for node, _, _ in chosen.values()])
         states = [(rule.state(node.counts(settings.samples)), alive) for node, alive, _ in chosen.values()]
         behind = [node.counts(settings.samples) for node, _, dead in chosen.values() if dead]
         return Audit(
@@ -346,21 +347,9 @@ def _share(node: Node, spent: int) -> float | None:
     return counts.successes / counts.attempts if counts.attempts else None
 
 
-async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order; the first error cancels the others and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
 async def _each(rollouts: AsyncIterator[Rollout], keep: Callable[[Rollout], Coroutine[Any, Any, None]]) -> None:
     """Hand every rollout on as it comes, and wait until all are kept; the first error is raised as it is."""
-    try:
+    with one_error():
         async with asyncio.TaskGroup() as judging:
             async for rollout in rollouts:
                 judging.create_task(keep(rollout))
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None

@@ -7,7 +7,6 @@ right against the other answer as the reference. Who reads no answer never votes
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from assay.protocols import RewardSource
 from assay.registry import Registry
 from assay.reports.best_of import Aggregate, Sample, aggregate
 from assay.reranking.pools import RIGHT_FROM, Pool, Response
+from assay.together import together
 
 T = TypeVar("T")
 IN_FLIGHT = 256
@@ -120,7 +120,9 @@ async def judge_pools(
         evidence.setdefault(candidate.rollout.id, _answer_text(found))
 
     async with _opened(verdict, registry, context, judging, observe) as panel:
-        rewards = await _many([panel.judge(response.task, response.rollout) for response in responses])
+        rewards = await together(
+            [panel.judge(response.task, response.rollout) for response in responses], at_once=IN_FLIGHT
+        )
         correct: dict[str, bool | None] = {}
         unjudged: dict[str, int] = {}
         for response, reward in zip(responses, rewards, strict=True):
@@ -130,7 +132,7 @@ async def judge_pools(
             if status != "scored":
                 unjudged[status] = unjudged.get(status, 0) + 1
         read = {r.rollout.id: r.answer if r.answer is not None else evidence.get(r.rollout.id) for r in responses}
-        classes = await _many([_classes(pool, read, panel) for pool in pools])
+        classes = await together([_classes(pool, read, panel) for pool in pools], at_once=IN_FLIGHT)
     answers = {name: label for found in classes for name, label in found.items()}
     return JudgedPools(pools, correct, answers, verdict.name, unjudged)
 
@@ -172,7 +174,9 @@ async def pooled_scorer(
     async with _opened(entry, registry, context, judging, None) as panel:
 
         async def score(responses: Sequence[Response]) -> list[Scores]:
-            rewards = await _many([panel.judge(response.task, response.rollout) for response in responses])
+            rewards = await together(
+                [panel.judge(response.task, response.rollout) for response in responses], at_once=IN_FLIGHT
+            )
             return [_scores(reward) for reward in rewards]
 
         yield score
@@ -233,19 +237,3 @@ def _answer_text(data: Any) -> str | None:
     if data is None or isinstance(data, str):
         return data
     return json.dumps(data, sort_keys=True)
-
-
-async def _many(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order, `IN_FLIGHT` at once; the first error is raised as it is."""
-    slots = asyncio.Semaphore(IN_FLIGHT)
-
-    async def one(coroutine: Coroutine[Any, Any, T]) -> T:
-        async with slots:
-            return await coroutine
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(coroutine)) for coroutine in coroutines]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from assay import runs
 from assay.config.run import EvaluateConfig, RlvrConfig
 from assay.contracts import RunInfo, RunOutcome, Sampling, ScoredGroup, UpdateReport
-from assay.errors import AssayError, TrainingError
+from assay.errors import AssayError
 from assay.events import Emit
 from assay.interrupt import StopOnInterrupt
 from assay.judging import open_panel
@@ -29,6 +29,7 @@ from assay.reports.metrics import evaluation_line, step_line
 from assay.run.doors import Journal, Learner
 from assay.run.team import Taught, make_learner
 from assay.store import RunStore
+from assay.together import first_cause
 
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
@@ -180,7 +181,7 @@ class Session:
                 status: Literal["done", "stopped"] = await self.loop.run()
             outcome = RunOutcome(status=status, steps=self.loop.step)
         except BaseExceptionGroup as group:
-            error = _first_cause(group)
+            error = first_cause(group)
             outcome = RunOutcome(status="failed", steps=self.loop.step, message=str(error))
             raise error from error.__cause__
         except (AssayError, KeyboardInterrupt, asyncio.CancelledError) as error:
@@ -353,18 +354,3 @@ def _loop_settings(config: RlvrConfig, *, replays: bool) -> LoopSettings:
         minutes=config.minutes,
         replays=replays,
     )
-
-
-def _first_cause(group: BaseExceptionGroup[Any]) -> BaseException:
-    """The first exception of a group that says why: an error raised on purpose before any other."""
-    leaves: list[BaseException] = []
-
-    def walk(error: BaseException) -> None:
-        if isinstance(error, BaseExceptionGroup):
-            for member in error.exceptions:  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-                walk(member)  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            leaves.append(error)
-
-    walk(group)
-    return next((leaf for leaf in leaves if isinstance(leaf, AssayError)), leaves[0] if leaves else TrainingError("?"))

@@ -94,6 +94,7 @@ class Trainer:
         self._clock = clock
         self.ranks = ranks or Ranks()
         """The processes that train together."""
+        self._divided = False
         self._memory = FreeMemory()
         self._sidecars = [sidecar for part in (optimizer, objective) if part is not None for sidecar in part.sidecars]
         self._critics = [sidecar for sidecar in self._sidecars if isinstance(sidecar, Critic)]
@@ -127,6 +128,7 @@ class Trainer:
         for model in (policy, self._reference, *self._models.values()):
             if model is not None:
                 self.ranks.shard(model.model)
+        self._divided = self.ranks.size > 1
         groups = _parameter_groups(policy.model, self._sidecars, self.settings)
         self.masters = Masters(groups)
         """Float32 copies of the weights that AdamW moves where the policy is narrower."""
@@ -300,9 +302,7 @@ class Trainer:
     def refresh_reference(self) -> None:
         """Move the reference to the current policy (an iteration's end, for moving references)."""
         if self._reference is None:
-            if self.ranks.size > 1:
-                raise TrainingError("trainer: a reference cannot begin to move on several processes; use one process")
-            self._reference = _frozen_copy(self.policy)
+            self._reference = self._copy_of_policy()
         else:
             self._reference.model.load_state_dict(self.policy.model.state_dict())
         self.reference_moved = True
@@ -378,9 +378,14 @@ class Trainer:
 
     def _need_reference(self) -> None:
         if self._reference is None and not hasattr(self.policy.model, "disable_adapter"):
-            if self.ranks.size > 1 and hasattr(self, "_adamw"):
-                raise TrainingError("trainer: this objective needs a reference; on several processes name it first")
-            self._reference = _frozen_copy(self.policy)
+            self._reference = self._copy_of_policy()
+
+    def _copy_of_policy(self) -> PolicyModel:
+        if self._divided:
+            raise TrainingError(
+                "trainer: a reference can be copied only before the weights are divided among processes; use one"
+            )
+        return _frozen_copy(self.policy)
 
     # -- one optimizer step ----------------------------------------------------------------------------------------
 

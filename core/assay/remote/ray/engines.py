@@ -12,7 +12,7 @@ import contextlib
 import logging
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from assay.contracts import Rollout, RolloutRequest, WeightsRef
 from assay.errors import AssayError, EngineError
 from assay.remote.ray.cluster import Cluster, cause_of, connect, raised_there
 from assay.remote.ray.engine_actor import REQUESTS, EngineActor, EngineOrder, News
+from assay.together import together
 
 log = logging.getLogger("assay.engines")
 BEAT_S = 1.0
@@ -182,7 +183,7 @@ class RayEngine:
             if self._cluster is not None:
                 return
             self._cluster = await asyncio.to_thread(connect, self._settings.address, where="engine.ray")
-            await _together([self._start(member) for member in self._members])
+            await together([self._start(member) for member in self._members])
 
     async def _start(self, member: _Member) -> None:
         """Fill a place with a new actor on the current weights, paused if the engine is, and ask what is open."""
@@ -279,7 +280,7 @@ class RayEngine:
             member.asked.popitem()[1].inbox.put_nowait(error)
 
     async def _everywhere(self, call: Callable[[_Member], Awaitable[Any]]) -> None:
-        await _together([self._on(member, call) for member in self._members])
+        await together([self._on(member, call) for member in self._members])
 
     async def _abort(self, ids: Collection[str]) -> None:
         if self._cluster is not None:
@@ -297,16 +298,6 @@ class RayEngine:
             if own is not None:
                 raise own from error
             log.debug("engine.ray: the actor on %s could not be asked: %s", member.place, cause_of(error))
-
-
-async def _together(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run them at once; the first error ends the others and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for call in calls:
-                group.create_task(call)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
 
 
 def _requests(asked: Sequence[_Asked]) -> str:
