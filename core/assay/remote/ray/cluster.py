@@ -60,6 +60,9 @@ def connect(address: str, *, where: str) -> Cluster:
         )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # an actor without GPUs keeps its environment
+    # A cluster that is started here: Ray would run its processes at niceness 15, so that on a busy machine (the trainer
+    # is one) an actor needs minutes to start and verdicts come late.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with _CONNECTING:
         import ray
 
