@@ -31,6 +31,8 @@ class Batcher(Generic[T]):
         self.limits = limits
         self.out = 0
         """Batches that are under way."""
+        self.wave = 0
+        """Counts up whenever an item comes while none waits: those that ever waited together have the same."""
         self._waiting: list[_Waiting[T]] = []
         self._tokens = 0
 
@@ -40,6 +42,7 @@ class Batcher(Generic[T]):
 
     def add(self, item: T, *, tokens: int, now: float) -> None:
         """Let an item wait; `tokens` is its length."""
+        self.wave += not self._waiting
         self._waiting.append(_Waiting(item, tokens, now))
         self._tokens += tokens
 

@@ -51,8 +51,8 @@ class Judged:
 class Guard(Protocol):
     """Judges candidates and never raises for what the source does."""
 
-    async def judge(self, batch: Sequence[Candidate]) -> Sequence[Judged]:
-        """One judged verdict per candidate, in order."""
+    async def judge(self, batch: Sequence[Candidate], wave: int = 0) -> Sequence[Judged]:
+        """One judged verdict per candidate, in order; batches whose candidates waited together have one `wave`."""
         ...
 
     async def aclose(self) -> None:
@@ -102,7 +102,7 @@ class _Retrying:
         self.calls = 0
         self.retried = 0
 
-    async def judge(self, batch: Sequence[Candidate]) -> Sequence[Judged]:
+    async def judge(self, batch: Sequence[Candidate], wave: int = 0) -> Sequence[Judged]:
         """One judged verdict per candidate, in order."""
         try:
             return await self._attempts(batch)
@@ -175,6 +175,7 @@ class InlineGuard(_Retrying):
         super().__init__(limits, random_source)
         watched = copies and limits.deterministic and limits.scope == "rollout"
         self.order = OrderWatch() if watched else None
+        self._asking_again = asyncio.Lock()
         self.source = source
         self.copies = copies
         self.immediate = isinstance(source, FunctionSource)
@@ -187,7 +188,7 @@ class InlineGuard(_Retrying):
         """Close the source."""
         await self.source.aclose()
 
-    async def judge(self, batch: Sequence[Candidate]) -> Sequence[Judged]:
+    async def judge(self, batch: Sequence[Candidate], wave: int = 0) -> Sequence[Judged]:
         """One judged verdict per candidate, in order."""
         if self.order is None or len(batch) == 1:
             return await super().judge(batch)
@@ -195,16 +196,20 @@ class InlineGuard(_Retrying):
             return await self._one_by_one(batch)
         try:
             judged = await self._attempts(batch)
-            if not self.order.due():
-                return judged
-            picked = self.random.sample(range(len(batch)), (len(batch) + 1) // 2)
-            again = await self._attempts([batch[index] for index in picked])
+            verdicts = [item.verdict for item in judged]
+            # What is known of the order when a batch leaves holds for it: none leaves while another is asked again.
+            async with self._asking_again:
+                picked = () if self.order.broken else self.order.picks(verdicts, wave, self.random)
+                if picked:
+                    again = await self._attempts([batch[place] for place in picked])
+                    if not self.order.compare(verdicts, picked, [item.verdict for item in again]):
+                        log.warning(
+                            "a source answers its batches in another order than it got them: from now on it gets "
+                            "single ones"
+                        )
         except _CallError:
             return await self._one_by_one(batch)
-        if self.order.compare([item.verdict for item in judged], picked, [item.verdict for item in again]):
-            return judged
-        log.warning("a source answers its batches in another order than it got them: from now on it gets single ones")
-        return await self._one_by_one(batch)
+        return await self._one_by_one(batch) if self.order.broken else judged
 
     async def _one_by_one(self, batch: Sequence[Candidate]) -> Sequence[Judged]:
         judged = await super()._one_by_one(batch)

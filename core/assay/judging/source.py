@@ -284,17 +284,18 @@ class Source:
         assert self._batcher is not None
         if not self._batcher.due(asyncio.get_running_loop().time()):
             return False
-        task = asyncio.get_running_loop().create_task(self._send(self._batcher.take()))
+        batch = self._batcher.take()
+        task = asyncio.get_running_loop().create_task(self._send(batch, self._batcher.wave))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         return True
 
-    async def _send(self, batch: list[_Waiting]) -> None:
+    async def _send(self, batch: list[_Waiting], wave: int) -> None:
         assert self._batcher is not None
         try:
             candidates = [candidate for waiting in batch for candidate in waiting.candidates]
             started = time.monotonic()
-            judged = await self.guard.judge(candidates)
+            judged = await self.guard.judge(candidates, wave)
             if self._device is not None:
                 self._device.share.charge(self, time.monotonic() - started)
             position = 0
