@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
     from assay.training.model import PolicyModel
+    from assay.training.ranks import Ranks
 
 
 class RewardSource(Protocol):
@@ -59,6 +60,21 @@ class KeepsState(Protocol):
 
     def load_state(self, folder: Path) -> None:
         """Go on from what `save_state` wrote; raises `TrainingError` where it cannot be read."""
+        ...
+
+
+@runtime_checkable
+class DividedSource(LearningSource, KeepsState, Protocol):
+    """A learning source whose weights the processes of torchrun can hold in parts, as they hold the policy's.
+
+    Every process builds it with the same options. After `divide` all of them make the same calls of `judge`, `learn`,
+    `save_state` and `load_state`, in the same order and one at a time. The verdicts and metrics of rank 0 count, and
+    rank 0 alone writes files, of the whole tensors. What can be wrong with the data is raised on every process or on
+    none. Without `divide` a source stays whole, on rank 0 alone.
+    """
+
+    def divide(self, ranks: Ranks) -> None:
+        """Divide the weights, in place (`ranks.shard`); called once, before anything is judged or learned."""
         ...
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from assay.training.forward import TokenRow
     from assay.training.model import PolicyModel
+    from assay.training.ranks import Ranks
 
 TENSORS = "prime.safetensors"
 NUMBERS = "prime.json"
@@ -73,9 +74,8 @@ class Prime:
 
     def __init__(self, policy: PolicyModel, reference: PolicyModel, options: PrimeOptions) -> None:
         """Learn in `policy`, in place, against `reference`, which stays as it is; both have the policy's tokenizer."""
-        import torch
-
         from assay.training.encoder import TextEncoder
+        from assay.training.ranks import Ranks
 
         self.policy = policy
         self.reference = reference
@@ -83,14 +83,27 @@ class Prime:
         self.version = 0
         """Updates that were made."""
         self.encoder = TextEncoder(policy.tokenizer)
-        self.adamw = torch.optim.AdamW(
-            policy.model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
-        )
+        self.ranks = Ranks()
+        """The processes that hold the weights together."""
+        self.adamw = self._new_adamw()
         self.limits = Limits(
             max_batch=options.max_batch, max_wait_s=0.02, concurrency=1, timeout_s=options.timeout_s,
             value_range=(-1e9, 1e9), memory_mib=None, deterministic=False,
         )  # fmt: skip
         self._busy = asyncio.Lock()
+
+    def divide(self, ranks: Ranks) -> None:
+        """Hold a part of both models only, and share the work of every call."""
+        self.ranks = ranks
+        for model in (self.policy.model, self.reference.model):
+            ranks.shard(model)
+        self.adamw = self._new_adamw()
+
+    def _new_adamw(self) -> torch.optim.AdamW:
+        import torch
+
+        parameters = self.policy.model.parameters()
+        return torch.optim.AdamW(parameters, lr=self.options.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
@@ -122,17 +135,21 @@ class Prime:
         from assay.training.forward import response_forward
         from assay_prms.losses import implicit_values
 
-        found: list[list[float]] = [[] for _ in rows]
-        for members in self._plan(rows):
+        if not rows:
+            return []
+        values = torch.zeros(len(rows), max(len(row.response) for row in rows), device=self.policy.device)
+        for members, counts in self.ranks.share(self._plan(rows)):
             chosen = [rows[index] for index in members]
             with torch.no_grad():
                 own = response_forward(self.policy.model, chosen).logp
                 frozen = response_forward(self.reference.model, chosen).logp
                 q = implicit_values(own, frozen, torch.ones_like(own), self.options.beta)
-            for line, index in enumerate(members):
-                found[index] = q[line, : len(rows[index].response)].tolist()
-                if not all(map(math.isfinite, found[index])):
-                    raise ValueError("prime: a log-ratio is not finite")
+            if counts:
+                values[members, : q.shape[1]] = q
+        self.ranks.add(values)
+        found = [line[: len(row.response)] for line, row in zip(values.tolist(), rows, strict=True)]
+        if not all(math.isfinite(value) for line in found for value in line):
+            raise ValueError("prime: a log-ratio is not finite")
         return found
 
     def _verdict(self, rollout: Rollout, q: Sequence[float]) -> Verdict:
@@ -189,22 +206,26 @@ class Prime:
         if not lessons:
             return metrics
         rows = [lesson.row for lesson in lessons]
-        loss_sum = right = square = 0.0
-        for members in self._plan(rows):
+        parts: list[dict[str, float]] = []
+        for members, counts in self.ranks.share(self._plan(rows)):
             chosen = [rows[index] for index in members]
             with torch.no_grad():
                 frozen = response_forward(self.reference.model, chosen).logp.sum(dim=1)
-            q = self.options.beta * (response_forward(self.policy.model, chosen).logp.sum(dim=1) - frozen)
+            forward = response_forward(self.policy.model, chosen)
+            q = self.options.beta * (forward.logp.sum(dim=1) - frozen)
             labels = q.new_tensor([float(lessons[index].right) for index in members])
             loss = yes_or_no(q, labels).sum() / len(lessons)
-            if not math.isfinite(float(loss.detach())):
+            if not self.ranks.agreed(math.isfinite(float(loss.detach()))):
                 self.adamw.zero_grad(set_to_none=True)
                 raise TrainingError(f"prime: the loss is not finite at update {self.version + 1}; lower learning_rate")
-            loss.backward()
-            loss_sum += float(loss.detach())
-            right += float(((q > 0) == (labels > 0.5)).sum())
-            square += float(q.detach().square().sum())
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.options.max_grad_norm))
+            self.ranks.scale(loss, forward, counts=counts).backward()
+            if counts:
+                right = float(((q > 0) == (labels > 0.5)).sum())
+                square = float(q.detach().square().sum())
+                parts.append({"loss": float(loss.detach()), "right": right, "square": square})
+        parts = self.ranks.shares(parts)
+        loss_sum, right, square = (sum(part[name] for part in parts) for name in ("loss", "right", "square"))
+        norm = self.ranks.clip(list(self.policy.model.parameters()), self.options.max_grad_norm)
         if not math.isfinite(norm):
             self.adamw.zero_grad(set_to_none=True)
             raise TrainingError(f"prime: the gradient is not finite at update {self.version + 1}; lower learning_rate")
@@ -250,8 +271,11 @@ class Prime:
         from assay.training.batch import plan_micro_batches
         from assay.training.forward import supports_shared_prompt
 
-        shared = supports_shared_prompt(self.policy.model)
-        return plan_micro_batches(rows, self.options.token_budget, shared_prompt=shared) if rows else []
+        if not rows:
+            return []
+        everything = sum(len(row.prompt) + len(row.response) for row in rows)
+        budget = self.ranks.budget(self.options.token_budget, everything)
+        return plan_micro_batches(rows, budget, shared_prompt=supports_shared_prompt(self.policy.model))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -262,7 +286,10 @@ class Prime:
         tensors = {f"model/{name}": value for name, value in self._named()}
         for index, state in self.adamw.state_dict()["state"].items():
             tensors |= {f"adamw/{index}/{name}": value for name, value in state.items()}
-        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, folder / TENSORS)
+        whole = self.ranks.gathered(tensors)
+        if self.ranks.rank > 0:
+            return
+        save_file(whole, folder / TENSORS)
         (folder / NUMBERS).write_text(json.dumps({"version": self.version}), encoding="utf-8")
 
     def load_state(self, folder: Path) -> None:
@@ -279,15 +306,16 @@ class Prime:
             version = int(json.loads((folder / NUMBERS).read_text(encoding="utf-8"))["version"])
             with torch.no_grad():
                 for name, value in self._named():
-                    value.copy_(tensors[f"model/{name}"])
+                    self.ranks.fill(value, tensors[f"model/{name}"])
         except (OSError, KeyError, ValueError, RuntimeError) as error:
             raise TrainingError(f"{folder}: the state of the source prime cannot be read: {error}") from error
+        moved = list(self.policy.model.parameters())
         state: dict[int, dict[str, Any]] = {}
         for name, value in tensors.items():
             kind, _, rest = name.partition("/")
             if kind == "adamw":
                 index, _, key = rest.partition("/")
-                state.setdefault(int(index), {})[key] = value
+                state.setdefault(int(index), {})[key] = self.ranks.like(moved[int(index)], value)
         self.adamw.load_state_dict({"state": state, "param_groups": self.adamw.state_dict()["param_groups"]})
         self.version = version
 

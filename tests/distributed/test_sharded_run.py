@@ -21,8 +21,11 @@ seed = 5
 policy = { model = "model" }
 tasks = { use = "jsonl", path = "tasks.jsonl", columns = { prompt = "question", reference = "answer" } }
 engine = { use = "transformers", template = "plain", group_size = 4, max_new_tokens = 4 }
-rewards = [{ use = "python", path = "mine.py:mine" }]
-optimizer = { use = "dr_grpo", learning_rate = 1e-3 }
+rewards = [
+    { use = "python", path = "mine.py:mine" },
+    { use = "prime", beta = 0.5, learning_rate = 1e-3, accuracy_low = 0.0, accuracy_high = 1.0 },
+]
+optimizer = { use = "prime", learning_rate = 1e-3 }
 loop = { groups_per_step = 4, max_refill = 0 }
 checkpoint = { every_steps = 1, keep = 2 }
 """
@@ -31,7 +34,7 @@ from zlib import crc32
 from assay import Verdict
 
 def mine(task, rollout):
-    return Verdict.score(crc32(rollout.text.encode()) % 5 / 4)
+    return Verdict.score(crc32(rollout.text.encode()) % 2)
 """
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "assay"]
 ALONE = [sys.executable, "-m", "assay"]
@@ -77,12 +80,14 @@ def test_two_processes_make_the_run_of_one_and_one_goes_on_with_it(model: Path, 
         told, _ = process.communicate()
         assert process.returncode == 0, told
     assert told.count("step 2/2") == 1, "only the first process speaks"
-    for name in ("loss", "grad_norm", "reward", "tokens"):
+    assert series(alone, "prime/version") == [1.0, 2.0]
+    for name in ("loss", "grad_norm", "reward", "tokens", "prime/version", "prime/loss", "prime/grad_norm"):
         assert series(shared, name) == pytest.approx(series(alone, name), rel=1e-4, abs=1e-6)
     process = start(ALONE, shared, "--resume", "--steps", "3")
     told, _ = process.communicate()
     assert process.returncode == 0, told
     assert len(series(shared, "loss")) == 3
+    assert series(shared, "prime/version") == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.slow

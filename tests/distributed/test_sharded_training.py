@@ -41,6 +41,12 @@ def largest_gap(one: Path, other: Path) -> float:
     )
 
 
+def paid(folder: Path) -> list[float]:
+    """What the source that learns paid the tokens of the first step."""
+    steps: list[list[list[float]]] = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    return [value for response in steps[0] for value in response]
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", seed=3, hidden_size=64)
@@ -55,17 +61,28 @@ def test_two_processes_come_to_the_loss_and_the_gradients_of_one(preset: str, mo
     first: dict[str, Any] = metrics(one)[0]
     assert metrics(two)[0] == pytest.approx(first, rel=1e-5, abs=1e-6)
     assert first["grad_norm"] > 0
+    assert first["prime/grad_norm"] > 0
+    assert paid(two) == pytest.approx(paid(one), abs=1e-6), "a source that learns gives the verdicts of one process"
+    assert max(map(abs, paid(one))) > 0.01
     assert largest_gap(one / "checkpoint" / "model.safetensors", two / "checkpoint" / "model.safetensors") <= 1e-4
 
 
-def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_other_way(model: Path, tmp_path: Path):
-    launch(1, model, tmp_path / "whole", "ppo", 3)
-    for first, then in ((2, 1), (1, 2)):
-        start, end = tmp_path / f"{first}", tmp_path / f"{first}-{then}"
-        launch(first, model, start, "ppo", 2)
-        launch(then, model, end, "ppo", 1, start / "checkpoint")
-        files = ("model.safetensors", "trainer.safetensors")
-        for file in files:
-            assert largest_gap(tmp_path / "whole" / "checkpoint" / file, end / "checkpoint" / file) <= 1e-4
-        numbers = json.loads((end / "checkpoint" / "trainer.json").read_text(encoding="utf-8"))
-        assert numbers["version"] == 3
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three updates of one process."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    launch(1, model, folder, "ppo", 3)
+    return folder
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2), pytest.param(3, 2, marks=pytest.mark.slow)])
+def test_a_checkpoint_goes_on_with_another_number_of_processes(
+    first: int, then: int, model: Path, whole: Path, tmp_path: Path
+):
+    start, end = tmp_path / "start", tmp_path / "end"
+    launch(first, model, start, "ppo", 2)
+    launch(then, model, end, "ppo", 1, start / "checkpoint")
+    for file in ("model.safetensors", "trainer.safetensors", "prime.safetensors"):
+        assert largest_gap(whole / "checkpoint" / file, end / "checkpoint" / file) <= 1e-4
+    for file in ("trainer.json", "prime.json"):
+        assert json.loads((end / "checkpoint" / file).read_text(encoding="utf-8"))["version"] == 3

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.component import BuildContext, Component
 from assay.config.refs import build
@@ -13,12 +13,16 @@ from assay.contracts import Limits, Task
 from assay.errors import ConfigError, JudgingError
 from assay.judging import rebuild
 from assay.judging.cache import ContentKeys, VerdictCache, digest
+from assay.judging.divided import TIMEOUT_S, LedSource
 from assay.judging.guard import InlineGuard, ProcessGuard, with_overrides
 from assay.judging.source import Device, Identity, Observe, Policy, Recall, Source
 from assay.judging.tracked import ProgramKey
 from assay.judging.workers import WorkerPool
-from assay.protocols import LearningSource, RewardSource
+from assay.protocols import DividedSource, LearningSource, RewardSource
 from assay.registry import Registry
+
+if TYPE_CHECKING:
+    from assay.training.ranks import Ranks
 
 CheckTask = Callable[[Task], Coroutine[Any, Any, str | None]]
 """A task to what a source finds wrong with it, or None."""
@@ -45,8 +49,9 @@ class OpenSources:
         pool: WorkerPool,
         observe: Observe | None,
         recall: Recall | None,
+        ranks: "Ranks | None",
     ) -> None:
-        """Nothing is opened yet; those in worker processes will run in `pool`."""
+        """Nothing is opened yet; those in worker processes will run in `pool`, those that can be divided in `ranks`."""
         self.sources: dict[str, Source] = {}
         self.learners: dict[str, LearningSource] = {}
         """By label, those that learn inside the loop."""
@@ -59,6 +64,7 @@ class OpenSources:
         self._pool = pool
         self._observe = observe
         self._recall = recall
+        self._ranks = ranks
         self._policy = Policy(judging.on_failed, judging.on_unhealthy, judging.stop_if_failed_above, judging.cache)
         self._cache = VerdictCache()
         self._devices: dict[str, Device] = {}
@@ -82,10 +88,15 @@ class OpenSources:
             part: RewardSource = build(
                 self._registry, "reward_source", entry.use, entry.options, self._context, where=where
             )
-            limits = self._limits(part.limits)
-            guard = InlineGuard(part, limits, generator, copies=not origin.builtin)
             more = str(getattr(part, "fingerprint", ""))
             check = getattr(part, "check_task", None)
+            if self._ranks is not None and isinstance(part, DividedSource):
+                opening = {"use": entry.use, "options": entry.options, "where": where}
+                part = await asyncio.to_thread(LedSource, part, label, opening, self._ranks)
+            limits = self._limits(part.limits)
+            if isinstance(part, LedSource):
+                limits = limits.model_copy(update={"timeout_s": TIMEOUT_S})
+            guard = InlineGuard(part, limits, generator, copies=not origin.builtin)
             if check is not None:
                 self.checkers[label] = _as_coroutine(check)
             if isinstance(part, LearningSource):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from assay.component import BuildContext, Workers
 from assay.config.refs import checked
@@ -23,6 +23,9 @@ from assay.judging.workers import WorkerPool
 from assay.protocols import KeepsState
 from assay.registry import Registry
 from assay.together import together
+
+if TYPE_CHECKING:
+    from assay.training.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -111,6 +114,7 @@ class Panel:
         context: BuildContext,
         observe: Observe | None = None,
         recall: Recall | None = None,
+        ranks: "Ranks | None" = None,
     ) -> None:
         """Check the entries; raises `ConfigError` for an unknown name or option. Nothing is started yet."""
         self.judging = judging
@@ -125,7 +129,13 @@ class Panel:
             for where, entry in source_entries(member, f"rewards[{index}]")
         ]
         self._opened = OpenSources(
-            registry, judging=judging, context=self._context, pool=self._pool, observe=observe, recall=recall
+            registry,
+            judging=judging,
+            context=self._context,
+            pool=self._pool,
+            observe=observe,
+            recall=recall,
+            ranks=ranks,
         )
         self._nodes: tuple[_Node, ...] = ()
         self._stack = contextlib.ExitStack()
@@ -335,11 +345,12 @@ def open_panel(
     context: BuildContext | None = None,
     observe: Observe | None = None,
     recall: Recall | None = None,
+    ranks: "Ranks | None" = None,
 ) -> Panel:
     """A panel for a `rewards` list, to be entered with `async with`; raises `ConfigError` for a wrong entry.
 
     `observe` is called with every candidate and judgement, also a cached one. `recall` is asked before anything is
-    judged: what it knows counts as cached.
+    judged: what it knows counts as cached. `ranks` are the processes that learning sources can be divided among.
     """
     return Panel(
         rewards,
@@ -348,6 +359,7 @@ def open_panel(
         context=context or BuildContext(),
         observe=observe,
         recall=recall,
+        ranks=ranks,
     )
 
 

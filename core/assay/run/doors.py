@@ -42,30 +42,30 @@ class Learner:
         if ranks.size == 1:
             return self.inner.step(groups)
         try:
-            ranks.tell({"do": "step", "groups": [group.model_dump(mode="json") for group in groups]})
-            return self.inner.step(groups)
+            with ranks.leading({"do": "step", "groups": [group.model_dump(mode="json") for group in groups]}):
+                return self.inner.step(groups)
         except RuntimeError as error:  # what torch raises where a peer is gone
             first = str(error).strip().partition("\n")[0]
             raise TrainingError(f"torchrun: the processes cannot go on together: {first}") from error
 
     def weights(self, version: int) -> WeightsRef:
         """Where the current weights are."""
-        self.trainer.ranks.tell({"do": "weights", "version": version})
-        return self.publisher.publish(version)
+        with self.trainer.ranks.leading({"do": "weights", "version": version}):
+            return self.publisher.publish(version)
 
     def save(self, folder: Path, progress: Mapping[str, JsonValue]) -> None:
         """Write a checkpoint into `folder`."""
         from assay.training.checkpoint import save_trainer
 
-        self.trainer.ranks.tell({"do": "save"})
-        save_trainer(self.trainer, folder, progress)
+        with self.trainer.ranks.leading({"do": "save"}):
+            save_trainer(self.trainer, folder, progress)
 
     def load(self, folder: Path) -> dict[str, JsonValue]:
         """Go on from the checkpoint in `folder`; its progress."""
         from assay.training.checkpoint import load_trainer
 
-        self.trainer.ranks.tell({"do": "load", "folder": str(folder.absolute())})
-        return load_trainer(self.trainer, folder)
+        with self.trainer.ranks.leading({"do": "load", "folder": str(folder.absolute())}):
+            return load_trainer(self.trainer, folder)
 
 
 def shuffled(groups: Sequence[ScoredGroup], *, seed: str) -> list[ScoredGroup]:

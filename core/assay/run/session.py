@@ -93,7 +93,14 @@ class Session:
             observers.judged(candidate, judgement)
 
         panel = await stack.enter_async_context(
-            open_panel(config.rewards, registry=registry, judging=config.judging, context=context, observe=observe)
+            open_panel(
+                config.rewards,
+                registry=registry,
+                judging=config.judging,
+                context=context,
+                observe=observe,
+                ranks=taught.ranks if taught.ranks.size > 1 else None,
+            )
         )
         context.workers = panel.workers
         judges = await _open_judges(config, plan, stack)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assay.config.refs import build
 from assay.contracts import ScoredGroup
 from assay.errors import ConfigError
+from assay.judging.divided import FollowedSource
 from assay.preflight import Plan
 from assay.protocols import Objective, PolicyOptimizer
 
@@ -85,8 +86,8 @@ def meet(device: str) -> "ShardedRanks | None":
 
 def dismiss(ranks: "ShardedRanks") -> None:
     """On rank 0: the run is over; a peer that is gone needs no telling."""
-    with suppress(RuntimeError):
-        ranks.tell({"do": "end"})
+    with suppress(RuntimeError), ranks.leading({"do": "end"}):
+        pass
 
 
 def follow(plan: Plan, taught: Taught) -> None:
@@ -94,10 +95,15 @@ def follow(plan: Plan, taught: Taught) -> None:
     from assay.training.checkpoint import load_trainer, save_trainer
     from assay.training.weights import Publisher
 
+    sources: dict[str, FollowedSource] = {}
+    while (command := _next(taught.ranks))["do"] == "source":
+        sources[command["source"]] = _open_source(plan, command, taught.ranks)
     trainer, inner = make_learner(plan, taught)
     publisher = Publisher(taught.policy, folder=Path(), ranks=taught.ranks)
-    while (command := _next(taught.ranks))["do"] != "end":
+    while command["do"] != "end":
         match command["do"]:
+            case "ask":
+                sources[command["source"]].ask(command["call"], command["given"])
             case "step":
                 inner.step([ScoredGroup.model_validate(group) for group in command["groups"]])
             case "weights":
@@ -106,6 +112,15 @@ def follow(plan: Plan, taught: Taught) -> None:
                 save_trainer(trainer, Path())
             case _:
                 load_trainer(trainer, Path(command["folder"]))
+        command = _next(taught.ranks)
+    for source in sources.values():
+        source.close()
+
+
+def _open_source(plan: Plan, command: Mapping[str, Any], ranks: "Ranks") -> FollowedSource:
+    """A source that rank 0 has opened, from the policy as it is before it is divided."""
+    use, options, where = command["use"], command["options"], command["where"]
+    return FollowedSource(build(plan.registry, "reward_source", use, options, plan.context, where=where), ranks)
 
 
 def _alone() -> "Ranks":

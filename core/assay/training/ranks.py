@@ -8,7 +8,8 @@ holds a part of every weight and computes a part of every batch, and all of them
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,10 @@ class Ranks:
 
     def shard(self, model: Any) -> None:
         """Divide the weights of `model` among the processes, in place; before an optimizer sees them."""
+
+    def budget(self, tokens: int, of: int) -> int:
+        """Tokens of a micro-batch, at most `tokens`, with which every process has something to do in a batch `of`."""
+        return tokens
 
     def share(self, plan: Sequence[list[int]]) -> list[Slice]:
         """The micro-batches of this process: as many on every one, each counted on exactly one."""
@@ -63,8 +68,13 @@ class Ranks:
         """Every tensor whole and contiguous, on rank 0; empty elsewhere."""
         return {name: value.detach().contiguous() for name, value in tensors.items()}
 
-    def tell(self, command: JsonValue) -> None:
-        """On rank 0: let every other process hear `command`."""
+    @contextmanager
+    def leading(self, command: JsonValue) -> Generator[None]:
+        """On rank 0: let every other process hear `command`, and do the same inside.
+
+        One command at a time: another thread waits, so that all processes meet the same exchanges in the same order.
+        """
+        yield
 
     def hear(self) -> Any:
         """On the others: the next command of rank 0."""

@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import MethodType
 from typing import Any
@@ -64,6 +66,7 @@ class ShardedRanks(Ranks):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._mesh = init_device_mesh(kind, (self.size,))
         self._device = torch.device(kind)
+        self._turn = threading.Lock()
         self._commands: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=WAITING_S))
 
     def close(self) -> None:
@@ -86,6 +89,10 @@ class ShardedRanks(Ranks):
         whole = [name for name, value in causal.named_parameters() if not isinstance(value, DTensor)]
         if whole:
             raise TrainingError(f"torchrun: the weight {whole[0]!r} was not divided; use one process for this model")
+
+    def budget(self, tokens: int, of: int) -> int:
+        """Every process's equal share of the batch, where that is less."""
+        return min(tokens, -(-of // self.size))
 
     def share(self, plan: Sequence[list[int]]) -> list[Slice]:
         """Every `size`-th micro-batch; where some are left over, the last one is repeated without counting."""
@@ -168,9 +175,12 @@ class ShardedRanks(Ranks):
 
     # -- who does what ---------------------------------------------------------------------------------------------
 
-    def tell(self, command: JsonValue) -> None:
-        """On rank 0: let every other process hear `command`."""
-        self._broadcast(json.dumps(command).encode("utf-8"))
+    @contextmanager
+    def leading(self, command: JsonValue) -> Generator[None]:
+        """On rank 0: let every other process hear `command`, and do the same inside."""
+        with self._turn:
+            self._broadcast(json.dumps(command).encode("utf-8"))
+            yield
 
     def hear(self) -> Any:
         """On the others: the next command of rank 0.

@@ -512,9 +512,8 @@ class Trainer:
                 f"optimizer.packing: {self.policy.name!r} does not give the same result with shared prompts; "
                 'use packing = "auto" or "padded"'
             )
-        budget = self.settings.micro_batch_tokens
-        if self.ranks.size > 1:  # every process should have something to do
-            budget = min(budget, -(-sum(len(row.prompt) + len(row.response) for row in rows) // self.ranks.size))
+        everything = sum(len(row.prompt) + len(row.response) for row in rows)
+        budget = self.ranks.budget(self.settings.micro_batch_tokens, everything)
         return plan_micro_batches(rows, budget, shared_prompt=packed, together=together)
 
     def _mini_batches(self, batch: TrainBatch, generator: torch.Generator) -> Iterator[Tensor]:
