@@ -108,7 +108,7 @@ def test_a_peer_that_is_killed_ends_the_run_with_its_cause_and_nothing_is_lost(m
     told, _ = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "SIGKILL" in told or "cannot go on together" in told, told
-    done = len(series(folder, "loss"))
+    done = len(series(folder, "step"))
     assert done >= 1
     process = start(ALONE, folder, "--resume", "--steps", str(done + 1))
     told, _ = process.communicate()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from assay.contracts import Reward, Rollout, ScoredGroup, Task, WeightsRef
-from assay.errors import TrainingError
 from assay.pipeline import StepReport
 from assay.protocols import Decision
 from assay.store import RunStore
@@ -39,14 +38,9 @@ class Learner:
         if self.shuffle_seed is not None:
             groups = shuffled(groups, seed=f"{self.shuffle_seed}:{self.trainer.version}")
         ranks = self.trainer.ranks
-        if ranks.size == 1:
+        told: list[JsonValue] = [group.model_dump(mode="json") for group in groups] if ranks.size > 1 else []
+        with ranks.leading({"do": "step", "groups": told}):
             return self.inner.step(groups)
-        try:
-            with ranks.leading({"do": "step", "groups": [group.model_dump(mode="json") for group in groups]}):
-                return self.inner.step(groups)
-        except RuntimeError as error:  # what torch raises where a peer is gone
-            first = str(error).strip().partition("\n")[0]
-            raise TrainingError(f"torchrun: the processes cannot go on together: {first}") from error
 
     def weights(self, version: int) -> WeightsRef:
         """Where the current weights are."""

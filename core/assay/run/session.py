@@ -19,6 +19,7 @@ from assay.observers import Observers, Trackers
 from assay.pipeline import Decided, Loop, LoopSettings, StepReport, Tickets
 from assay.pipeline.evaluate import Answer, evaluate
 from assay.pipeline.explain import explained
+from assay.pipeline.forced_stop import ForcedStop
 from assay.pipeline.loop import Judge, LoopHooks
 from assay.pipeline.strategies import as_rollouts, strategies
 from assay.preflight import Plan
@@ -107,6 +108,7 @@ class Session:
         trainer, inner = make_learner(plan, taught)
         engine = open_engine(config, registry, context)
         stack.push_async_callback(engine.aclose)
+        drawing = _with_forced_stop(engine, config, taught)
         # Where several processes divide the weights, the engine of this one reads them from a folder, too.
         shelf = folder / runs.WEIGHTS if taught.ranks.size > 1 else None
         publisher = Publisher(
@@ -141,7 +143,7 @@ class Session:
         loop = Loop(
             _loop_settings(config, replays=getattr(engine, "replays", False)),
             tickets=tickets,
-            engine=engine,
+            engine=drawing,
             judge=panel,
             learner=learner,
             journal=journal,
@@ -154,7 +156,7 @@ class Session:
             folder,
             emit,
             store,
-            engine,
+            drawing,
             panel,
             judges,
             learner,
@@ -342,6 +344,15 @@ async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) ->
             open_panel([single], registry=plan.registry, judging=config.judging, context=plan.context)
         )
     return panels
+
+
+def _with_forced_stop(engine: RolloutEngine, config: RlvrConfig, taught: Taught) -> RolloutEngine:
+    """The engine, which ends thoughts by force where the config asks for it."""
+    chosen = config.engine
+    if chosen.forced_stop is None:
+        return engine
+    tokenizer = taught.policy.tokenizer
+    return ForcedStop(engine, chosen.forced_stop, tokenizer, max_new_tokens=chosen.max_new_tokens)
 
 
 def _loop_settings(config: RlvrConfig, *, replays: bool) -> LoopSettings:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.config.refs import build
 from assay.contracts import ScoredGroup
-from assay.errors import ConfigError
+from assay.errors import ConfigError, TrainingError
 from assay.judging.divided import FollowedSource
 from assay.preflight import Plan
 from assay.protocols import Objective, PolicyOptimizer
@@ -86,7 +86,7 @@ def meet(device: str) -> "ShardedRanks | None":
 
 def dismiss(ranks: "ShardedRanks") -> None:
     """On rank 0: the run is over; a peer that is gone needs no telling."""
-    with suppress(RuntimeError), ranks.leading({"do": "end"}):
+    with suppress(TrainingError), ranks.leading({"do": "end"}):
         pass
 
 

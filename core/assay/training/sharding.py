@@ -177,10 +177,18 @@ class ShardedRanks(Ranks):
 
     @contextmanager
     def leading(self, command: JsonValue) -> Generator[None]:
-        """On rank 0: let every other process hear `command`, and do the same inside."""
+        """On rank 0: let every other process hear `command`, and do the same inside.
+
+        Raises:
+            TrainingError: a peer is gone, or torch gave up in another way.
+        """
         with self._turn:
-            self._broadcast(json.dumps(command).encode("utf-8"))
-            yield
+            try:
+                self._broadcast(json.dumps(command).encode("utf-8"))
+                yield
+            except RuntimeError as error:
+                first = str(error).strip().partition("\n")[0]
+                raise TrainingError(f"torchrun: the processes cannot go on together: {first}") from error
 
     def hear(self) -> Any:
         """On the others: the next command of rank 0.
