@@ -22,6 +22,7 @@ from assay.judging import Judged, open_panel
 from assay.judging.source import Source
 from assay.preflight import read_tasks
 from assay.registry import Registry
+from assay.rows import STDIN
 from assay.runs import CONFIG
 from assay.scoring import BOUND, read_answers
 from assay.store import RunStore
@@ -83,6 +84,8 @@ def todays_tasks(config: RlvrConfig | ScoreConfig, registry: Registry, context: 
     """
     if isinstance(config, ScoreConfig) and (folder := Path(config.data.path)).is_dir():
         return todays_tasks(with_rewards(load_config(folder / CONFIG), folder), registry, context)
+    if isinstance(config, ScoreConfig) and config.data.path == STDIN:
+        raise ConfigError(f"{config.name}: its answers came on standard input")
     if isinstance(config, ScoreConfig):
         return {item.task.id: item.task for item in read_answers(config.data).items}
     return {task.id: task for task in read_tasks(registry, config.tasks, context, where=f"{config.name}: tasks")}

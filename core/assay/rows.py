@@ -16,6 +16,8 @@ MAX_LINE_BYTES = 64 << 20
 MAX_DEPTH = 200
 MAX_DIGITS = 4300
 """Longest integer; Python itself refuses longer ones, whose reading takes quadratic time."""
+STDIN = "/dev/stdin"
+"""What `-` means where a file is named."""
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN|-?\d[\d.eE+-]*')
 
 
@@ -52,6 +54,12 @@ def read_rows(path: str | Path) -> Iterator[Row | BadRowError]:
         raise ConfigError(f"{path}: no such file") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def stem(path: str) -> str:
+    """The path of a JSONL file without its suffix; what comes on standard input has a name in the current folder."""
+    path = Path(path).name if path == STDIN else path
+    return path.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
 
 
 def _open(path: Path) -> IO[bytes]:

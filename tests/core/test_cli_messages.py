@@ -1,6 +1,8 @@
 """What commands say of small mistakes: one sentence, nothing hidden in it, and nothing left behind."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,23 @@ def test_a_source_that_cannot_be_built_leaves_nothing_behind(folder: Path, capsy
     assert main(["score", "data.jsonl", "-r", "none.py:f"]) == 2
     assert "reward source 'python' cannot be built: none.py:f: no such file" in capsys.readouterr().err
     assert {path.name for path in folder.iterdir()} == {"data.jsonl"}
+
+
+def test_a_dash_is_standard_input(folder: Path):
+    def run(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "assay", *arguments]
+        return subprocess.run(command, cwd=folder, input=given, capture_output=True, text=True, check=False)
+
+    done = run("score", "-", "-r", "math", given=ROW)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["reward"] for line in (folder / "stdin.scored.jsonl").read_text("utf-8").splitlines()] == [
+        1
+    ]
+    again = run("score", "latest", "-r", "math")
+    assert "tasks are taken as they were stored: stdin: its answers came on standard input" in again.stderr
+    assert "1.000 over 1 -> 1.000 over 1" in again.stdout
+    assert run("audit", "-", "-r", "math", given=ROW).returncode == 0
+    assert (folder / "stdin.audit.html").is_file()
+    wrong = run("score", "-", "-r", "math", given="{}\n[]\n")
+    assert wrong.returncode == 2
+    assert "/dev/stdin:1" in wrong.stderr

@@ -11,6 +11,7 @@ import cyclopts
 import assay
 from assay.cli.output import complain
 from assay.errors import AssayError, ConfigError, did_you_mean
+from assay.rows import STDIN
 
 
 class Command(NamedTuple):
@@ -62,7 +63,8 @@ def build_app() -> cyclopts.App:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0 done, 1 our defect, 2 a mistake, 3 past a limit, 130 interrupted."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    tokens = [STDIN if word == "-" else word for word in given]
     app = build_app()
     try:
         if tokens and tokens[0] not in COMMANDS and not tokens[0].startswith("-"):

@@ -20,7 +20,7 @@ from assay.reports.audit import Bench, as_label, audit_against, audit_data, audi
 from assay.reports.differences import Answer, recorded_differences
 from assay.reports.page import Page, Section, write_page
 from assay.reports.suspects import Judged, suspect_sections
-from assay.rows import BadRowError, Row, column, first_known, read_rows, text_column
+from assay.rows import STDIN, BadRowError, Row, column, first_known, read_rows, stem, text_column
 from assay.scoring import PROMPTS, REFERENCES, RESPONSES, parse_reward
 from assay.store import RunStore
 
@@ -50,7 +50,7 @@ def audit(
     """Try a verifier on data with golds or labels, compare two, or look for suspects in a run.
 
     Args:
-        data: A JSONL file, or a run (folder, name, short id, or `latest`).
+        data: A JSONL file (`-` is standard input), or a run (folder, name, short id, or `latest`).
         reward: The reward source under audit, NAME or FILE.py:FUNCTION. Of a run it is asked about the run's own
             answers; without it the run is looked at as it was judged.
         against: A second source; where both differ is listed, the largest difference first.
@@ -68,7 +68,7 @@ def audit(
         json_: The whole result as one JSON object on stdout.
     """
     path = Path(data)
-    if path.is_dir() or not (path.is_file() or path.suffix in (".jsonl", ".json", ".gz")):
+    if path.is_dir() or not (path.is_file() or data == STDIN or path.suffix in (".jsonl", ".json", ".gz")):
         judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
         page, target = _run_page(data, runs_dir, reward, against, sample, judging, seed)
     else:
@@ -79,7 +79,7 @@ def audit(
         answers = _sampled(answers, sample, seed)
         judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
         page = asyncio.run(_data_page(data, answers, golds_only, reward, against, judging, seed))
-        target = Path(f"{data.removesuffix('.gz').removesuffix('.jsonl').removesuffix('.json')}.audit.html")
+        target = Path(f"{stem(data)}.audit.html")
     written = write_page(page, report or target)
     if json_:
         emit(page.to_dict())

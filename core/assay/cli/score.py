@@ -26,7 +26,7 @@ from assay.errors import ConfigError
 from assay.preflight import make_context
 from assay.registry import Registry
 from assay.reports.statistics import quantile, tally
-from assay.rows import OnBadRow
+from assay.rows import OnBadRow, stem
 from assay.scoring import Answers, Scored, check_answers, parse_reward, read_answers, score_items
 from assay.store import RunStore
 
@@ -52,7 +52,7 @@ def score(
     """Judge the answers of a JSONL file, or a stored run again with today's sources and tasks.
 
     Args:
-        data: The file, one JSON object per line; or a run: folder, name, short id, or `latest`.
+        data: The file, one JSON object per line (`-` is standard input); or a run: folder, name, short id, or `latest`.
         reward: A reward source: NAME[:WEIGHT], FILE.py:FUNCTION[:WEIGHT], or a reward model's FOLDER; may be repeated.
         config: A TOML config of kind "score" in place of the other arguments.
         out: Where the verdicts go; default DATA with `.scored.jsonl`.
@@ -165,7 +165,7 @@ def _columns(out: Path | None, prompt: str | None, response: str | None, referen
 
 def _output(settings: ScoreConfig) -> Path:
     """Where the verdicts go; never the data itself."""
-    output = Path(settings.output.path) if settings.output else Path(f"{_stem(settings.data.path)}.scored.jsonl")
+    output = Path(settings.output.path) if settings.output else Path(f"{stem(settings.data.path)}.scored.jsonl")
     if output.resolve() == Path(settings.data.path).resolve():
         raise ConfigError(f"--out {output}: that is the data file itself; name another file")
     if not output.absolute().parent.is_dir():
@@ -316,8 +316,4 @@ def _print(results: Sequence[Scored], seconds: float) -> None:
 
 def _run_name(data: str) -> str:
     """A name for the run of a data file: the file's own, with `-` for what a name may not have."""
-    return re.sub(r"[^\w.+-]+", "-", Path(_stem(data)).name).lstrip(".+-") or "score"
-
-
-def _stem(path: str) -> str:
-    return path.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    return re.sub(r"[^\w.+-]+", "-", Path(stem(data)).name).lstrip(".+-") or "score"
