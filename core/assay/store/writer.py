@@ -32,8 +32,8 @@ _ROWS = 200
 """Rows of one insert statement: fewer steps of SQLite, and fewer hand-overs of the interpreter to other threads."""
 _CARRY_BYTES = 4 << 20
 """Text that is committed before the write-ahead log is carried over into the file."""
-_BOUND = 100_000
-"""Rows that may wait; then `add` blocks, which is the backpressure of a slow disk."""
+_BOUND = 20_000
+"""Rows that may wait (some 35 MB); then `add` blocks, which is the backpressure of a slow disk."""
 
 
 Values = Callable[..., tuple[Value, ...]]
