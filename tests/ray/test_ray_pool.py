@@ -134,6 +134,16 @@ def test_verdicts_are_those_of_the_pool_of_one_machine(cluster: str, place: Path
     assert {part.status for reward in there for part in reward.parts} == {"scored", "abstained", "failed"}
 
 
+def test_actors_of_a_cluster_that_was_started_here_run_at_this_process_s_priority(cluster: str, place: Path) -> None:
+    async def run() -> list[int]:
+        async with opened(place, ray=on_ray()) as panel:
+            await judged(panel, ["a"])
+            return [os.getpriority(os.PRIO_PROCESS, pid) for pid in actors(panel)]
+
+    found = asyncio.run(run())
+    assert set(found) == {os.getpriority(os.PRIO_PROCESS, 0)}
+
+
 def test_a_killed_actor_is_replaced_and_what_it_held_is_judged_once_more(
     cluster: str, place: Path, caplog: pytest.LogCaptureFixture, processes_left: Callable[[], set[int]]
 ) -> None:
