@@ -24,10 +24,12 @@ from assay.reports.step_rows import AskSteps, ask_source, evaluate_steps, read_s
 from assay.result import Run, load_reward_model
 from assay.training.tiny import make_tiny_model
 
-HIDDEN, LAYERS = 64, 3
-"""Width and depth of the tiny model: 158 thousand parameters."""
+SHAPE: dict[str, Any] = {"hidden_size": 64, "layers": 3, "head_size": 16, "initial_std": 0.125, "max_positions": 128}
+"""The tiny model: 154 thousand parameters. With two heads for four and weights of a spread of 0.02 it copies the form
+of a step in 1,000 updates, but learns hardly any of its facts (1.6 nats per result, where the policy has 0.25)."""
 BATCH = 64
-BASE_UPDATES = 1000
+BASE_UPDATES = 600
+BASE_RATE = 5e-3
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,12 @@ def _base(out: Path, world: World, data: Path) -> Path:
     folder = out / f"base-{world.name}"
     start = folder / "start"
     if not (start / "config.json").is_file():
-        make_tiny_model(start, seed=world.seed, hidden_size=HIDDEN, layers=LAYERS, max_positions=128)
+        make_tiny_model(start, seed=world.seed, **SHAPE)
     config = {
         "kind": "sft",
         "name": "base",
         "policy": {"model": str(start.absolute())},
-        **_shared(folder, data / "outcomes.jsonl", BASE_UPDATES, 2e-3, world.seed),
+        **_shared(folder, data / "outcomes.jsonl", BASE_UPDATES, BASE_RATE, world.seed),
     }
     return _fitted(folder, config)
 

@@ -34,9 +34,27 @@ CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor 
 
 
 def make_tiny_model(
-    folder: Path, *, seed: int = 0, hidden_size: int = 192, layers: int = 2, max_positions: int = 512
+    folder: Path,
+    *,
+    seed: int = 0,
+    hidden_size: int = 192,
+    layers: int = 2,
+    max_positions: int = 512,
+    head_size: int = 32,
+    initial_std: float = 0.02,
 ) -> Path:
-    """Write a fresh tiny model and its tokenizer to `folder` and return it; equal seeds give equal weights."""
+    """Write a fresh tiny model and its tokenizer to `folder` and return it; equal seeds give equal weights.
+
+    Args:
+        folder: where it is written.
+        seed: of the weights.
+        hidden_size: width of the states, a multiple of `head_size`.
+        layers: how many.
+        max_positions: longest sequence in tokens.
+        head_size: width of an attention head; there are half as many key heads as query heads.
+        initial_std: spread of the fresh matrices. The default is made for widths of hundreds; a model of width 64
+            learns tables of facts several times sooner from about hidden_size ** -0.5.
+    """
     from safetensors.torch import save_file
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -46,9 +64,10 @@ def make_tiny_model(
         hidden_size=hidden_size,
         intermediate_size=3 * hidden_size,
         num_hidden_layers=layers,
-        num_attention_heads=max(1, hidden_size // 32),
-        num_key_value_heads=max(1, hidden_size // 64),
+        num_attention_heads=max(1, hidden_size // head_size),
+        num_key_value_heads=max(1, hidden_size // (2 * head_size)),
         max_position_embeddings=max_positions,
+        initializer_range=initial_std,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
