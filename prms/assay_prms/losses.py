@@ -7,23 +7,42 @@ inside a logarithm.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
-__all__ = ["bradley_terry", "implicit_values", "pqm", "step_rewards", "yes_or_no"]
+__all__ = ["bradley_terry", "implicit_values", "option_preference", "pqm", "step_rewards", "yes_or_no"]
 
 
 def bradley_terry(
-    chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0, centring: float = 0.0
+    chosen: Tensor,
+    rejected: Tensor,
+    margin: Tensor | float = 0.0,
+    centring: float = 0.0,
+    preference: Tensor | float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """(B,) -log sigma(chosen - rejected - margin), and (B,) centring x (chosen + rejected)^2, to be added.
 
-    The second part keeps the scale from drifting (Eisenstein et al., arXiv 2312.09244; 0.01).
-    check: 1.2 and 0.5 give 0.403186; margin 0.3: 0.513015; centring 0.01: 0.0289.
+    A `preference` p in [0, 1], the chance that `chosen` is the better one, makes the first part the cross entropy with
+    it: p softplus(-x) + (1 - p) softplus(x), x = chosen - rejected - margin (soft labels of an AI judge, arXiv
+    2212.08073). The second part keeps the scale from drifting (Eisenstein et al., arXiv 2312.09244; 0.01).
+    check: 1.2 and 0.5 give 0.403186; margin 0.3: 0.513015; centring 0.01: 0.0289; preference 0.6: 0.683186.
     """
     chosen, rejected = chosen.float(), rejected.float()
-    return softplus(-(chosen - rejected - margin)), centring * (chosen + rejected).square()
+    gap = chosen - rejected - margin
+    return preference * softplus(-gap) + (1 - preference) * softplus(gap), centring * (chosen + rejected).square()
+
+
+def option_preference(first: float, second: float, within: tuple[float, float] = (0.0, 1.0)) -> float:
+    """Chance of the first of two options by a judge's log-probs of their names, normalised over both and held `within`.
+
+    Constitutional AI (Bai et al., arXiv 2212.08073): 0.4 to 0.6 behind a chain of thought, which makes judges too sure.
+    check: -1 and -2.5 give 0.817574, held within 0.4 and 0.6 it is 0.6.
+    """
+    low, high = within
+    return min(max(1 / (1 + math.exp(min(second - first, 700.0))), low), high)
 
 
 def yes_or_no(logit: Tensor, label: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from assay.contracts.tensors import Forward, LossReport
 from assay.protocols import Encoder, Example, ExampleTotals
@@ -22,7 +22,21 @@ if TYPE_CHECKING:
     from assay_prms.heads import ScoreHead
 
 
-class BradleyTerryOptions(RewardOptions):
+class PairOptions(RewardOptions):
+    """What objectives on pairs share."""
+
+    preference_within: tuple[float, float] = (0.0, 1.0)
+    """Soft preferences are held within these two; 0.4 and 0.6 for a judge that thought aloud (arXiv 2212.08073)."""
+
+    @field_validator("preference_within")
+    @classmethod
+    def _in_order(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 <= value[0] <= value[1] <= 1:
+            raise ValueError(f"two numbers from 0 to 1 in rising order are expected; found {value[0]} and {value[1]}")
+        return value
+
+
+class BradleyTerryOptions(PairOptions):
     """Bradley-Terry: the chosen response's score above the rejected one's, one raw number at the end token."""
 
     centring: float = Field(default=0.0, ge=0)
@@ -65,11 +79,12 @@ class BradleyTerryObjective(RewardModelObjective[BradleyTerryOptions]):
         chosen, rejected = scores[0::2], scores[1::2]
         margins = scores.new_tensor([float(example.facts.get("margin", 0.0)) for example in examples])
         weights = scores.new_tensor([example.weight for example in examples]) / weight_total(examples, totals)
-        fit, centring = bradley_terry(chosen, rejected, margins, self.options.centring)
+        preferences = _preferences(scores, examples)
+        fit, centring = bradley_terry(chosen, rejected, margins, self.options.centring, preferences)
         loss = (weights * (fit + centring)).sum()
         gap = (chosen - rejected).detach()
         metrics = {
-            "accuracy": float((weights * (gap > 0)).sum()),
+            "accuracy": float((weights * ((gap > 0) == (preferences >= 0.5))).sum()),
             "margin": float((weights * gap).sum()),
             "reward_mean": float((weights * (chosen + rejected).detach() / 2).sum()),
         }
@@ -84,7 +99,7 @@ class BradleyTerryObjective(RewardModelObjective[BradleyTerryOptions]):
         return self.shared(kind="head", at="end", score="raw")
 
 
-class ImplicitDpoOptions(RewardOptions):
+class ImplicitDpoOptions(PairOptions):
     """Implicit process reward model by DPO on right and wrong responses to one prompt (arXiv 2412.01981)."""
 
     beta: float = Field(default=0.05, gt=0)
@@ -128,9 +143,11 @@ class ImplicitDpoObjective(RewardModelObjective[ImplicitDpoOptions]):
         ratios = log_ratios(forward, reference)
         q = self.options.beta * ratios
         weights = q.new_tensor([example.weight for example in examples]) / weight_total(examples, totals)
-        fit, _ = bradley_terry(q[0::2], q[1::2])
+        preferences = _preferences(q, examples)
+        fit, _ = bradley_terry(q[0::2], q[1::2], preference=preferences)
         gap = (q[0::2] - q[1::2]).detach()
-        metrics = {"accuracy": float((weights * (gap > 0)).sum()), "margin": float((weights * gap).sum())}
+        right = (gap > 0) == (preferences >= 0.5)
+        metrics = {"accuracy": float((weights * right).sum()), "margin": float((weights * gap).sum())}
         return LossReport((weights * fit).sum(), metrics)
 
     def spec(self) -> ScorerSpec:
@@ -138,16 +155,24 @@ class ImplicitDpoObjective(RewardModelObjective[ImplicitDpoOptions]):
         return self.shared(kind="implicit", beta=self.options.beta, value=self.options.value)
 
 
-def pair_examples(row: Mapping[str, Any], encode: Encoder, options: RewardOptions) -> list[Example]:
+def pair_examples(row: Mapping[str, Any], encode: Encoder, options: PairOptions) -> list[Example]:
     """One pair, chosen first, or none where a response is empty or both are equal."""
-    first, chosen, second, rejected, margin = pair_of(row)
+    pair = pair_of(row)
+    chosen, rejected = pair.chosen[1], pair.rejected[1]
     if not chosen.strip() or not rejected.strip() or chosen == rejected:
         return []
+    low, high = options.preference_within
+    facts = {"margin": pair.margin, "preference": min(max(pair.preference, low), high)}
     if options.marker is not None:
         cuts = [
             placed(encode, prompt, text, step_spans(text, options.splitter), options)
-            for prompt, text in ((first, chosen), (second, rejected))
+            for prompt, text in (pair.chosen, pair.rejected)
         ]
-        return [Example(tuple((cut.prompt, cut.response) for cut in cuts), facts={"margin": margin})]
+        return [Example(tuple((cut.prompt, cut.response) for cut in cuts), facts=facts)]
     whole = literal(encode)
-    return [Example((whole(first, chosen), whole(second, rejected)), facts={"margin": margin})]
+    return [Example((whole(*pair.chosen), whole(*pair.rejected)), facts=facts)]
+
+
+def _preferences(like: Tensor, examples: Sequence[Example]) -> Tensor:
+    """(B,) chance of each pair that its chosen response is the better one."""
+    return like.new_tensor([float(example.facts.get("preference", 1.0)) for example in examples])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import Field, ValidationError
 
@@ -102,18 +103,50 @@ def outcome_of(row: Mapping[str, Any], name: str) -> bool:
     return value > 0
 
 
-def pair_of(row: Mapping[str, Any]) -> tuple[Any, str, Any, str, float]:
-    """(prompt, chosen, prompt, rejected, margin) of a row with `prompt`, `chosen`, `rejected` and perhaps `margin`."""
-    texts: list[tuple[Any, str]] = []
+class Pair(NamedTuple):
+    """Two responses, and what is known of how much better the first one is."""
+
+    chosen: tuple[Any, str]
+    """Prompt and response."""
+    rejected: tuple[Any, str]
+    margin: float
+    preference: float
+    """Chance in [0, 1] that the chosen one is the better one."""
+
+
+def pair_of(row: Mapping[str, Any]) -> Pair:
+    """The pair of a row with `prompt`, `chosen`, `rejected`, and perhaps `margin` and `preference`.
+
+    `preference` is a chance, or a judge's two log-probs: of the option that named the chosen response, and of the
+    other.
+    """
     for name in ("chosen", "rejected"):
         if name not in row:
             raise ConfigError(f"column {name!r}: missing; found {', '.join(map(repr, row)) or 'no columns'}")
-        texts.append(_response(row, name))
+    chosen, rejected = _response(row, "chosen"), _response(row, "rejected")
     margin = row.get("margin", 0.0)
     if isinstance(margin, bool) or not isinstance(margin, int | float):
         raise ConfigError(f"column 'margin': a number is expected; found {margin!r}")
-    (a, chosen), (b, rejected) = texts
-    return a, chosen, b, rejected, float(margin)
+    return Pair(chosen, rejected, float(margin), _preference(row.get("preference", 1.0)))
+
+
+def _preference(value: object) -> float:
+    """A chance as it is, or that of two log-probs."""
+    from assay_prms.losses import option_preference
+
+    if _is_number(value) and 0 <= cast("float", value) <= 1:
+        return float(cast("float", value))
+    if isinstance(value, list):
+        logps = cast("list[Any]", value)
+        if len(logps) == 2 and all(_is_number(logp) and logp <= 0 for logp in logps):
+            return option_preference(*logps)
+    raise ConfigError(
+        f"column 'preference': a chance from 0 to 1 or two log-probs up to 0 are expected; found {value!r}"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _response(row: Mapping[str, Any], name: str) -> tuple[Any, str]:

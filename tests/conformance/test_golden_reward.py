@@ -1,5 +1,6 @@
 """The golden numbers of reward models, each from the table in golden/reward.toml."""
 
+import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from assay.contracts.tensors import Forward
 from assay.protocols import Example
+from assay.training.encoder import TextEncoder
+from assay.training.tiny import tiny_tokenizer
 from assay_prms import objective
 from assay_prms.aggregate import Aggregation, Credit, aggregate, credit
-from assay_prms.losses import bradley_terry, implicit_values, pqm, step_rewards
+from assay_prms.losses import bradley_terry, implicit_values, option_preference, pqm, step_rewards
 from assay_prms.rows import StepLabel
 
 ROWS: list[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "golden" / "reward.toml").read_text())["row"]
@@ -41,8 +44,23 @@ def of_tokens(count: int, **facts: Any) -> Example:
     return Example((((1,), tuple(range(count))),), facts=facts)
 
 
-def preference(chosen: float, rejected: float, margin: float = 0.0, centring: float = 0.0) -> Tensor:
-    return torch.stack(bradley_terry(torch.tensor(chosen), torch.tensor(rejected), margin, centring))
+def preference(chosen: float, rejected: float, margin: float = 0.0, centring: float = 0.0, soft: float = 1.0) -> Tensor:
+    return torch.stack(bradley_terry(torch.tensor(chosen), torch.tensor(rejected), margin, centring, soft))
+
+
+def option(first: float, second: float, within: tuple[float, float]) -> Tensor:
+    """As it is and held within; then through a row to the loss of both objectives on pairs."""
+    free, held = option_preference(first, second), option_preference(first, second, within)
+    row = {"prompt": "1", "chosen": "12", "rejected": "3", "preference": [first, second]}
+    for name, more in (("bradley_terry", {"companion": 0.0}), ("implicit_dpo", {"beta": 1.0})):
+        ours = objective(name, preference_within=within, **more)
+        (pair,) = ours.read_all(row, TextEncoder(tiny_tokenizer()))
+        values = [[0.0, 0.0, 0.9], [0.0, 0.2]]
+        loss = ours.loss([pair], *((headed(values), None) if name == "bradley_terry" else likely(values))).loss
+        assert float(loss) == pytest.approx(
+            -held * math.log(1 / (1 + math.exp(-0.7))) - (1 - held) * math.log(1 / (1 + math.exp(0.7))), abs=1e-6
+        )
+    return torch.tensor([free, held], dtype=torch.float64)
 
 
 def preference_objective(chosen: float, rejected: float, margin: float, centring: float) -> Tensor:
@@ -122,8 +140,8 @@ def credit_total(values: Numbers, how: Credit) -> Tensor:
 CHECKS: dict[str, Callable[..., Tensor]] = {
     check.__name__.rstrip("_"): check
     for check in (
-        preference, preference_objective, counts, step_objective, implicit, implicit_steps, implicit_ce, implicit_dpo,
-        ranking, critiques, aggregations, credits_, credit_total,
+        preference, option, preference_objective, counts, step_objective, implicit, implicit_steps, implicit_ce,
+        implicit_dpo, ranking, critiques, aggregations, credits_, credit_total,
     )
 }  # fmt: skip
 

@@ -238,6 +238,7 @@ MISTAKES: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     (OUTCOMES, {"use": "bradley_terry"}, "rows.jsonl:1: column 'chosen': missing; found 'prompt', 'response', 'label'"),
     ([{**OUTCOMES[0], "label": "yes"}], {"use": "outcome"}, "an outcome is true or false, 1, 0 or -1; found 'yes'"),
     ([{**PAIRS[0], "margin": "big"}], {"use": "bradley_terry"}, "column 'margin': a number is expected; found 'big'"),
+    ([{**PAIRS[0], "preference": 1.2}], {"use": "bradley_terry"}, "column 'preference': a chance from 0 to 1 or two"),
     (
         [{**OUTCOMES[0], "critique": "It is fine."}], {"use": "generative_critique", **WORDS},
         "rows.jsonl:1: critique: it does not end in 'Right?' and Y or N; found 'It is fine.'",
