@@ -113,7 +113,7 @@ def start(folder: Path, *flags: str) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]") -> list[dict[str, object]]:
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=1800)
     assert process.returncode == 0, err
     return [json.loads(line) for line in out.splitlines()]
 
@@ -168,14 +168,14 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_weights(model: 
     read_until(process, "step")
     os.killpg(process.pid, signal.SIGSTOP)
     second = start(other, "--resume")
-    _, err = second.communicate(timeout=120)
+    _, err = second.communicate(timeout=300)
     assert second.returncode == 2
     assert f"in use by pid {process.pid}" in err
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
     changed = start(other, "--resume", "--set", "seed=4", "--set", "optimizer.learning_rate=0.1")
-    _, err = changed.communicate(timeout=120)
+    _, err = changed.communicate(timeout=300)
     assert changed.returncode == 2
     assert "was begun with another seed, optimizer" in err
 
