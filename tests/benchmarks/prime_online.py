@@ -35,9 +35,12 @@ from assay.result import Run
 from assay.testing.chains import Chains, wrong_steps
 from assay.training.tiny import make_tiny_model
 
-HIDDEN, LAYERS = 64, 3
+SHAPE: dict[str, Any] = {"hidden_size": 64, "layers": 3, "head_size": 16, "initial_std": 0.125, "max_positions": 128}
+TRAINED, HELD_OUT, IMITATED = 800, 100, 6000
+"""Problems of the loop, of its evaluation, and of the solutions that are imitated: one each, so that facts are learned
+and not solutions."""
 GROUPS, GROUP_SIZE, LONGEST = 16, 4, 24
-START_UPDATES, PRM_UPDATES = 2500, 600
+START_UPDATES, PRM_UPDATES = 500, 600
 REWARD = Path(__file__).with_name("chain_reward.py")
 OUTCOME: dict[str, Any] = {"use": "python", "path": f"{REWARD.absolute()}:right_answer"}
 ARMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
@@ -63,20 +66,19 @@ def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 def write_world(folder: Path, seed: int) -> None:
     """Tasks of training and of evaluation, and the scripted policy's solutions with the oracle's labels."""
     chains = world(seed)
-    tasks = [chains.task(number) for number in range(900)]
-    for name, part in (("train", tasks[:800]), ("held", tasks[800:])):
+    tasks = [chains.task(number) for number in range(TRAINED + HELD_OUT + IMITATED)]
+    for name, part in (("train", tasks[:TRAINED]), ("held", tasks[TRAINED : TRAINED + HELD_OUT])):
         rows = [{"prompt": task.prompt, "reference": task.reference} for task in part]
         write_rows(folder / f"{name}.jsonl", rows)
     texts: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
-    for number, task in enumerate(tasks[:800]):
-        for sample in range(4):
-            text = chains.continued(task.prompt, "", seed=number * 4 + sample)
-            lines = text.split("\n")
-            wrong = set(wrong_steps(task.prompt, lines))
-            texts.append({"prompt": task.prompt, "response": text})
-            labels = [index not in wrong for index in range(len(lines))]
-            steps.append({"problem": task.prompt, "steps": lines, "labels": labels})
+    for number, task in enumerate(tasks[TRAINED + HELD_OUT :]):
+        text = chains.continued(task.prompt, "", seed=number)
+        lines = text.split("\n")
+        wrong = set(wrong_steps(task.prompt, lines))
+        texts.append({"prompt": task.prompt, "response": text})
+        labels = [index not in wrong for index in range(len(lines))]
+        steps.append({"problem": task.prompt, "steps": lines, "labels": labels})
     write_rows(folder / "texts.jsonl", texts)
     write_rows(folder / "steps.jsonl", steps)
 
@@ -104,8 +106,11 @@ def start_of(folder: Path, seed: int) -> Path:
     """The policy before reinforcement: a tiny model that imitates the scripted one."""
     if not (folder / "train.jsonl").is_file():
         write_world(folder, seed)
-        make_tiny_model(folder / "fresh", seed=seed, hidden_size=HIDDEN, layers=LAYERS, max_positions=128)
-    training = {"learning_rate": 2e-3, "batch_size": 32, "epochs": 100, "schedule": "linear"}
+        make_tiny_model(folder / "fresh", seed=seed, **SHAPE)
+    training = {
+        "learning_rate": 5e-3, "batch_size": 64, "epochs": 100, "schedule": "linear", "warmup_steps": 50,
+        "micro_batch_tokens": 8192, "head_chunk_tokens": 4096,
+    }  # fmt: skip
     config = {
         "kind": "sft", "seed": seed, "policy": {"model": "fresh"}, "steps": START_UPDATES,
         "data": {"path": "texts.jsonl", "holdout": 0.02}, "training": training,
