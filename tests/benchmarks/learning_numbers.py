@@ -24,7 +24,7 @@ OWN = {
     # The accuracy band includes 0.8, which a group of five can show: nearly solved tasks then still teach.
     "prime": [(1e-3, 5, 240), (7e-4, 5, 300), (5e-4, 5, 300)],
     # The critic takes its time; larger groups would take more of it per update.
-    "tulu3": [(7e-4, 12, 180), (7e-4, 16, 180), (5e-4, 24, 200)],
+    "tulu3": [(7e-4, 12, 180), (7e-4, 16, 180), (7e-4, 20, 150), (5e-4, 24, 200)],
 }
 """Candidates of presets for which those above do not serve."""
 DEFAULT = ("reinforce", "reinforce_batch_mean", "tulu3", "kimi", "prime")

@@ -221,34 +221,38 @@ def sampled_groups(
     import torch
 
     tokenizer = policy.tokenizer
+    end = tokenizer.eos_token_id
     prompts = [tuple(tokenizer(task.prompt, add_special_tokens=False).input_ids) for task in chosen]
     ids = torch.tensor([prompt for prompt in prompts for _ in range(group_size)])
     logp = torch.zeros(len(ids), LIMIT)
     with torch.no_grad():
         for step in range(LIMIT):
-            spread = policy.model(ids).logits[:, -1].float().log_softmax(-1)
+            # Many answers begin alike; each beginning is read once.
+            beginnings, row_of = torch.unique(ids, dim=0, return_inverse=True)
+            spread = policy.model(beginnings, logits_to_keep=1).logits[:, -1].float().log_softmax(-1)[row_of]
             drawn = torch.multinomial(spread.exp(), 1, generator=generator)
             logp[:, step] = spread.gather(1, drawn)[:, 0]
             ids = torch.cat([ids, drawn], dim=1)
     groups: list[ScoredGroup] = []
+    sampling, rows, logps = Sampling(max_new_tokens=LIMIT), ids.tolist(), logp.tolist()
     for index, task in enumerate(chosen):
         rollouts: list[Rollout] = []
         rewards: list[Reward] = []
         for member in range(group_size):
             row = index * group_size + member
-            tokens = ids[row, len(prompts[index]) :].tolist()
-            ended = tokenizer.eos_token_id in tokens
-            length = tokens.index(tokenizer.eos_token_id) + 1 if ended else LIMIT
+            tokens = rows[row][len(prompts[index]) :]
+            ended = end in tokens
+            length = tokens.index(end) + 1 if ended else LIMIT
             text = tokenizer.decode(tokens[: length - ended])
             rollout = Rollout(
                 id=f"{version}-{row}",
                 task_id=task.id,
                 group_id=f"{version}-{task.id}",
-                turns=(Turn(text=text, token_ids=tuple(tokens[:length]), logprobs=tuple(logp[row, :length].tolist())),),
+                turns=(Turn(text=text, token_ids=tuple(tokens[:length]), logprobs=tuple(logps[row][:length])),),
                 prompt_ids=prompts[index],
                 weight_versions=(WeightSpan(version=version, first=0, last=length - 1),),
                 finish="stop" if ended else "length",
-                sampling=Sampling(max_new_tokens=LIMIT),
+                sampling=sampling,
             )
             value = float(ended and text == task.reference)
             extra = dict(channels(task, text)) if channels is not None else {}

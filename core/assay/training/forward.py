@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -48,12 +49,12 @@ class TokenRow:
     temperature: float = 1.0
     """What the logits are divided by; above 0."""
 
-    @property
+    @cached_property
     def last_scored(self) -> int:
         """Index of the last scored response token, or -1."""
         if self.scored is None:
             return len(self.response) - 1
-        return max((index for index, wanted in enumerate(self.scored) if wanted), default=-1)
+        return next((index for index in reversed(range(len(self.scored))) if self.scored[index]), -1)
 
 
 @dataclass(frozen=True)
