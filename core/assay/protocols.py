@@ -87,7 +87,11 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(self, requests: Sequence[RolloutRequest]) -> AsyncIterator[Rollout]:
-        """Stream each rollout as it finishes, in any order; every request yields exactly one rollout."""
+        """Stream each rollout as it finishes, in any order; every request yields exactly one rollout.
+
+        A request with `prompt_ids` is answered after those, and its rollout has them; an engine without token ids
+        refuses it.
+        """
         ...
 
     async def pause(self, mode: Literal["keep", "abort", "wait"] = "keep") -> None:

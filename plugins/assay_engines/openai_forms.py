@@ -52,6 +52,8 @@ class ChatForm:
 
     def body(self, request: RolloutRequest) -> dict[str, Any]:
         """The JSON to post."""
+        if request.prompt_ids is not None:
+            raise EngineError(f"request {request.id!r}: a chat cannot go on from token ids; use tokens = true")
         messages = [{"role": message.role, "content": message.content} for message in request.task.messages]
         body = {"model": self._model, "messages": messages} | _sampling(request)
         if messages[-1]["role"] == "assistant":
@@ -81,7 +83,7 @@ class TokenForm:
 
     def prompt(self, request: RolloutRequest) -> tuple[int, ...]:
         """The prompt's ids."""
-        return render(request.task, self._tokenizer, self._template)
+        return request.prompt_ids or render(request.task, self._tokenizer, self._template)
 
     def body(self, request: RolloutRequest) -> dict[str, Any]:
         """The JSON to post."""

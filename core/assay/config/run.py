@@ -19,6 +19,7 @@ __all__ = [
     "CheckpointConfig",
     "EngineConfig",
     "EvaluateConfig",
+    "ForcedStopConfig",
     "LoopConfig",
     "OptimizerConfig",
     "PolicyConfig",
@@ -54,6 +55,32 @@ class RayEngineConfig(Table):
     """An actor that gives no sign of life for this long is ended and replaced."""
 
 
+class ForcedStopConfig(Table):
+    """A phrase that ends a thought by force, after which the answer is drawn (ScaleRL, arXiv 2510.13786).
+
+    The phrase is left out of the loss. What is judged of such a response is the answer alone.
+    """
+
+    think_tokens: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    """Least and most tokens of a thought: each response's budget is drawn between them; or one number for all."""
+    phrase: str = "\n\nOkay, time is up. Let me stop thinking and formulate a final answer now.\n</think>\n\n"
+    """What is put in where the budget is used up."""
+    end: str = Field(default="</think>", min_length=1)
+    """A thought that has this text is over, and is not stopped."""
+
+    @field_validator("think_tokens", mode="before")
+    @classmethod
+    def _one_for_all(cls, think_tokens: Any) -> Any:
+        return (think_tokens, think_tokens) if isinstance(think_tokens, int) else think_tokens
+
+    @field_validator("think_tokens")
+    @classmethod
+    def _ordered(cls, think_tokens: tuple[int, int]) -> tuple[int, int]:
+        if think_tokens[0] > think_tokens[1]:
+            raise ValueError(f"the least comes first; found {list(think_tokens)}")
+        return think_tokens
+
+
 class EngineConfig(Use):
     """The rollout engine and how it samples; further keys are the engine's own options."""
 
@@ -69,6 +96,8 @@ class EngineConfig(Use):
     """Nucleus sampling; 1 samples from the whole distribution."""
     stop: tuple[str, ...] = ()
     """Texts that end a response."""
+    forced_stop: ForcedStopConfig | None = None
+    """End thoughts that use up their budget."""
     ray: RayEngineConfig | None = None
     """Run the engine in actors of a Ray cluster: its address, or a table; default in this process."""
 
@@ -76,6 +105,12 @@ class EngineConfig(Use):
     @classmethod
     def _address_alone(cls, ray: Any) -> Any:
         return {"address": ray} if isinstance(ray, str) else ray
+
+    @model_validator(mode="after")
+    def _no_stop_across_parts(self) -> Self:
+        if self.forced_stop is not None and self.stop:
+            raise ValueError("forced_stop draws a response in parts, and a stop text may lie across them; remove one")
+        return self
 
     def sampling(self, *, seed: int) -> Sampling:
         """The sampling of one training request."""

@@ -87,6 +87,8 @@ class RolloutRequest(Contract):
     """How often the task was drawn before in this run."""
     sample: int = Field(default=0, ge=0)
     """Place of the response within its group."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Token ids that the response follows, in place of the task's rendered messages; for an answer that goes on."""
 
 
 class RunInfo(Contract):

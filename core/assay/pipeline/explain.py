@@ -30,7 +30,7 @@ async def explained(
     sampling: Sampling,
     seed: int,
 ) -> list[ScoredGroup]:
-    """The groups with up to `per_group` explanations each; cut-off and empty ones are left out.
+    """The groups with up to `per_group` explanations each; those cut off, stopped by force or empty are left out.
 
     Raises `EngineError` where the engine does not answer every request.
     """
@@ -58,7 +58,8 @@ def _joined(group: ScoredGroup, drawn: Sequence[Rollout]) -> ScoredGroup:
     rollouts, rewards = list(group.rollouts), [_in_channel(reward, 0.0) for reward in group.rewards]
     for rollout in sorted(drawn, key=lambda rollout: rollout.id):
         ids = rollout.turns[-1].token_ids or ()
-        if rollout.truncated or not rollout.text or not ids:
+        stopped = any(not turn.trainable for turn in rollout.turns)
+        if rollout.truncated or stopped or not rollout.text or not ids:
             continue
         turn = rollout.turns[-1].model_copy(update={"logprobs": (0.0,) * len(ids)})
         place = {"task_id": own.task_id, "group_id": own.group_id, "prompt_ids": own.prompt_ids, "turns": (turn,)}

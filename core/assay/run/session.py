@@ -352,7 +352,8 @@ def _with_forced_stop(engine: RolloutEngine, config: RlvrConfig, taught: Taught)
     if chosen.forced_stop is None:
         return engine
     tokenizer = taught.policy.tokenizer
-    return ForcedStop(engine, chosen.forced_stop, tokenizer, max_new_tokens=chosen.max_new_tokens)
+    together = config.loop.max_staleness == 0
+    return ForcedStop(engine, chosen.forced_stop, tokenizer, max_new_tokens=chosen.max_new_tokens, together=together)
 
 
 def _loop_settings(config: RlvrConfig, *, replays: bool) -> LoopSettings:

@@ -71,6 +71,7 @@ def run_engine_suite(
         ("same seed, same tokens", _same_seed),
         ("streams short answers first", _streams),
         ("obeys stop texts", _stops),
+        ("goes on from token ids", _goes_on),
         ("pauses and goes on", _pauses),
         ("takes weights in flight", _pushes),
         ("gives back what it aborts", _aborts),
@@ -224,6 +225,25 @@ async def _stops(case: EngineCase) -> str | None:
     if cut.text != whole.text[: whole.text.index(stop)]:
         return f"the text {cut.text!r} is not {whole.text!r} up to {stop!r}"
     return None if cut.finish == "stop" else f"finish {cut.finish!r} instead of 'stop'"
+
+
+async def _goes_on(case: EngineCase) -> str | None:
+    """The second half of a greedy answer, asked for after the first."""
+    request = _requests(case, samples=1, tokens=8, temperature=0.0)[0]
+    async with _opened(case) as engine:
+        (whole,) = await _all(engine, [request])
+        ids = whole.turns[-1].token_ids
+        if ids is None or whole.prompt_ids is None:
+            raise _Skip("it gives no token ids")
+        if len(ids) < 2:
+            raise _Skip("the answer is too short to be gone on from")
+        half = len(ids) // 2
+        before = (*whole.prompt_ids, *ids[:half])
+        sampling = request.sampling.model_copy(update={"max_new_tokens": 8 - half})
+        (rest,) = await _all(engine, [request.model_copy(update={"prompt_ids": before, "sampling": sampling})])
+    if rest.prompt_ids != before:
+        return "its rollout has other prompt ids than were given"
+    return None if rest.turns[-1].token_ids == ids[half:] else f"{rest.turns[-1].token_ids} instead of {ids[half:]}"
 
 
 def _long(case: EngineCase) -> list[RolloutRequest]:

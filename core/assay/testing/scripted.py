@@ -175,25 +175,31 @@ class ScriptedEngine:
             task_id=request.task.id,
             group_id=request.group_id,
             turns=(Turn(text=text, token_ids=tuple(tokens), logprobs=(self.logprob,) * len(tokens)),),
-            prompt_ids=tuple(request.task.prompt.encode()),
+            prompt_ids=_prompt(request) if request.prompt_ids is None else request.prompt_ids,
             weight_versions=_spans(flight, len(tokens)),
             finish=finish,
             sampling=request.sampling,
         )
 
     def _text(self, flight: _Flight) -> tuple[str, Finish]:
-        sampling = flight.request.sampling
-        text = self.answer(flight.request, flight.version)
+        request, sampling = flight.request, flight.request.sampling
+        text = self.answer(request, flight.version)
         ends = [text.find(stop) for stop in sampling.stop if stop in text]
         text = text[: min(ends)] if ends else text
         finish: Finish = "stop"
-        data = text.encode()
+        # An answer that goes on has said what stands in its prompt beyond the task's.
+        said = 0 if request.prompt_ids is None else len(request.prompt_ids) - len(_prompt(request))
+        data = text.encode()[said:]
         limit = sampling.max_new_tokens
         if len(data) >= limit:
             finish, data = "length", data[:limit]
         if flight.aborted:
             finish, data = "abort", data[: int(len(data) * flight.progress)]
         return data.decode(errors="ignore"), finish
+
+
+def _prompt(request: RolloutRequest) -> tuple[int, ...]:
+    return tuple(request.task.prompt.encode())
 
 
 def _spans(flight: _Flight, tokens: int) -> tuple[WeightSpan, ...]:

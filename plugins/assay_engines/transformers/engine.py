@@ -166,9 +166,9 @@ class TransformersEngine:
                 raise _twice(request)
             seen.add(request.id)
             key = request.task.model_dump_json(include={"messages"})
-            if key not in rendered:
+            if request.prompt_ids is None and key not in rendered:
                 rendered[key] = render(request.task, self._policy.tokenizer, self._template)
-            prompt, new = rendered[key], request.sampling.max_new_tokens
+            prompt, new = request.prompt_ids or rendered[key], request.sampling.max_new_tokens
             if self._limit is not None and len(prompt) + new > self._limit:
                 raise EngineError(
                     f"task {request.task.id!r}: prompt and answer do not fit the model: {len(prompt)} prompt tokens + "

@@ -290,9 +290,9 @@ class VLLMEngine:
                 raise EngineError(f"request {request.id!r}: asked for twice; every request needs an id of its own")
             seen.add(request.id)
             key = request.task.model_dump_json(include={"messages"})
-            if key not in rendered:
+            if request.prompt_ids is None and key not in rendered:
                 rendered[key] = self._render(request.task)
-            calls.append(_Call(request, rendered[key], admitted))
+            calls.append(_Call(request, request.prompt_ids or rendered[key], admitted))
         return calls
 
     def _render(self, task: Task) -> tuple[int, ...]:
