@@ -158,6 +158,10 @@ def length_heights(lengths: list[int]) -> Numbers:
     return _length_softmax(lengths, 0.0)[1].extra["length_height"]
 
 
+def length_scores(lengths: list[int]) -> Numbers:
+    return (torch.as_tensor(length_heights(lengths)) - 1.0) * 9.0
+
+
 def maclaurin_weights(order: int, rewards: list[float]) -> Numbers:
     found = Maclaurin(order=order).advantages(batch_of(rewards, [1] * len(rewards))).advantage
     assert found is not None
@@ -199,6 +203,11 @@ def disco(positives: list[float], negatives: list[float], tau: float) -> Numbers
     found = Disco(tau=tau).at_policy(batch_of(rewards, [1] * len(rewards)), logp, torch.ones_like(logp))
     assert found is not None
     return found
+
+
+def disco_weights(positives: list[float], negatives: list[float], tau: float) -> Numbers:
+    found = torch.as_tensor(disco(positives, negatives, tau))
+    return -found[len(positives) :] / len(found)
 
 
 def disco_value(positives: list[float], negatives: list[float], tau: float) -> Numbers:
@@ -310,9 +319,9 @@ CHECKS: dict[str, Callable[..., Numbers]] = {
     check.__name__.rstrip("_"): check
     for check in (
         kl, weighted_advantage, token_loss, aggregate, ema, gae, shape_tokens, adaptive_kl, advantage, shape_rewards,
-        sequence_surrogate, length_softmax, length_heights, maclaurin_weights, maclaurin_expectation, maxrl_expectation,
-        divergence, topk_divergence_, disco, disco_value, disco_b_value, returns_to_go, hinge, recolour, kimi,
-        kimi_loss, loss, likelihood, rto, prime_rows, rectified,
+        sequence_surrogate, length_softmax, length_heights, length_scores, maclaurin_weights, maclaurin_expectation,
+        maxrl_expectation, divergence, topk_divergence_, disco, disco_weights, disco_value, disco_b_value,
+        returns_to_go, hinge, recolour, kimi, kimi_loss, loss, likelihood, rto, prime_rows, rectified,
     )
 }  # fmt: skip
 

@@ -4,7 +4,7 @@
 # (torch's stubs leave `unflatten` and `backward` partial)
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from assay.contracts.tensors import Forward
-from assay.protocols import Example
+from assay.protocols import Example, Objective
 from assay_optim import objective
 from assay_optim.preference.links import softplus
 from assay_optim.preference.pairs import log_odds
@@ -47,14 +47,26 @@ def log_odds_(chosen: float, rejected: float) -> Tensor:
     return torch.stack([odds[0] - odds[1], softplus(odds[1] - odds[0])])
 
 
-def kto(desirable: list[float], undesirable: list[float], mismatched: list[float]) -> Tensor:
+def _kto(
+    desirable: list[float], undesirable: list[float], mismatched: list[float]
+) -> tuple[Objective, Sequence[Example], Tensor]:
+    """The objective, its examples and (2 x examples, 1) log-ratios."""
     u = [*desirable, *undesirable]
     labels = [True] * len(desirable) + [False] * len(undesirable)
     examples = [Example((((index,), (1,)),), facts={"label": label}) for index, label in enumerate(labels)]
     ours = objective("kto")
     prepared = ours.prepare(examples)
     logp = torch.tensor([value for pair in zip(u, mismatched, strict=True) for value in pair]).unsqueeze(1)
-    scored = ours.rescore(prepared, logp, torch.zeros_like(logp))
+    return ours, ours.rescore(prepared, logp, torch.zeros_like(logp)), logp
+
+
+def kto_mean(desirable: list[float], undesirable: list[float], mismatched: list[float]) -> Tensor:
+    ours, scored, logp = _kto(desirable, undesirable, mismatched)
+    return ours.loss(scored, Forward(logp, logp), torch.zeros_like(logp)).loss
+
+
+def kto(desirable: list[float], undesirable: list[float], mismatched: list[float]) -> Tensor:
+    ours, scored, logp = _kto(desirable, undesirable, mismatched)
     losses = [
         ours.loss([example], Forward(rows, rows), torch.zeros_like(rows)).loss
         for example, rows in zip(scored, logp.unflatten(0, (-1, 2)), strict=True)
@@ -89,7 +101,7 @@ def fusion(probabilities: list[float]) -> Tensor:
 
 CHECKS: dict[str, Callable[..., Tensor]] = {
     check.__name__.rstrip("_"): check
-    for check in (pair_loss, pair_of_ratios, log_odds_, kto, bnf, bnf_gradient, lists, fusion)
+    for check in (pair_loss, pair_of_ratios, log_odds_, kto, kto_mean, bnf, bnf_gradient, lists, fusion)
 }
 
 
