@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -23,7 +22,8 @@ from assay.contracts import RunInfo, RunOutcome, UpdateReport
 from assay.errors import AssayError, ConfigError
 from assay.events import Emit
 from assay.fit.measures import best_of_held_out, first_errors
-from assay.fit.plan import FitPlan, plan_fit, stream_size
+from assay.fit.plan import FitPlan, plan_fit
+from assay.fit.team import Whole, follow, gather, make_trainer, measure, update, whole_models
 from assay.interrupt import StopOnInterrupt
 from assay.observers import Observers, Trackers
 from assay.preflight import check_unchanged
@@ -31,10 +31,13 @@ from assay.protocols import RewardObjective
 from assay.reports.fit import write_fit_report
 from assay.steps import SplitterOptions
 from assay.store import RunStore
+from assay.training.meeting import dismiss, meet
 
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
     from assay.training.examples import ExampleSet
+    from assay.training.model import PolicyModel
+    from assay.training.ranks import Ranks
     from assay.training.trainer import Trainer
 
 MAY_CHANGE = frozenset({"steps", "minutes", "checkpoint", "trackers", "runs_dir", "base_dir", "evaluate"})
@@ -69,17 +72,25 @@ async def afit(
     Raises:
         AssayError: with one sentence; what was finished is kept in the run folder.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise ConfigError(f"torchrun: kind {config.kind!r} is trained by one process; start it with: assay train")
     async with AsyncExitStack() as stack:
         stored = None
+        ranks = meet(config.trained.device)
+        if ranks is not None:
+            stack.callback(ranks.close)
+        first = ranks is None or ranks.rank == 0
         paths = Path(config.base_dir) if config.base_dir else base_dir or Path.cwd()
         config = config.model_copy(update={"base_dir": str(paths.absolute())})
-        if resume is not None:  # before anything slow: a run that is in use elsewhere is refused at once
+        if resume is not None and first:  # before anything slow: a run that is in use elsewhere is refused at once
             stored = RunStore.open(resume)
             stack.callback(stored.close)
             check_unchanged(config, resume, may_change=MAY_CHANGE)
         plan = plan_fit(config, base_dir=paths, where=config.name)
+        if ranks is not None:
+            if not first:
+                if not dry_run:
+                    await asyncio.to_thread(follow, plan, ranks)
+                return None
+            stack.callback(dismiss, ranks)
         for note in plan.notes:
             emit({"event": "note", "text": note})
         facts = data_facts(plan)
@@ -102,7 +113,7 @@ async def afit(
             (folder / runs.DATA).write_text(json.dumps(facts, indent=1), encoding="utf-8")
             stored = RunStore.create(folder, info)
             stack.callback(stored.close)
-        session = _Session.open(plan, info, folder, emit, resumed=resume is not None)
+        session = _Session.open(plan, info, folder, emit, resumed=resume is not None, ranks=ranks)
         await session.run()
     return folder
 
@@ -170,42 +181,41 @@ class _Session:
     checkpoints: Checkpoints
     observers: Observers
     trackers: Trackers
+    whole: Whole | None
+    """Copies for a reward model's measures where the models themselves are divided."""
     step: int = 0
     stop_requested: bool = False
     threshold: float | None = None
     """Where steps begin to be good, as the last first-error measure fitted it."""
 
     @classmethod
-    def open(cls, plan: FitPlan, info: RunInfo, folder: Path, emit: Emit, *, resumed: bool) -> _Session:
+    def open(
+        cls, plan: FitPlan, info: RunInfo, folder: Path, emit: Emit, *, resumed: bool, ranks: Ranks | None
+    ) -> _Session:
         """Build the trainer, and put the last checkpoint into it where the run goes on."""
         from assay.training.checkpoint import Checkpoints, load_trainer
-        from assay.training.trainer import Trainer
+        from assay.training.ranks import Ranks
 
         config = plan.config
         plan.context.run = info
-        trainer = Trainer(
-            plan.policy,
-            None,
-            config.training.settings,
-            objective=plan.objective,
-            seed=config.seed,
-            reference=plan.reference,
-            total_steps=max(1, plan.total_steps),
-        )
+        asked = isinstance(config, PrmConfig) and (config.evaluate.first_error is not None or config.evaluate.best_of)
+        whole = whole_models(plan) if ranks is not None and asked else None
+        trainer = make_trainer(plan, ranks or Ranks())
         checkpoints = Checkpoints(folder / runs.CHECKPOINTS, keep=config.checkpoint.keep)
         step = 0
         if resumed:
             if (found := checkpoints.latest()) is not None:
                 for sentence in found.skipped:
                     emit({"event": "alert", "text": sentence})
-                load_trainer(trainer, found.path)
+                with trainer.ranks.leading({"do": "load", "folder": str(found.path.absolute())}):
+                    load_trainer(trainer, found.path)
                 step = found.step
             for file in (runs.METRICS, runs.EVALUATIONS):
                 runs.keep_steps(folder / file, step)
             emit({"event": "resumed", "step": step})
         observers = Observers(plan.registry.observers().hook, emit)
         trackers = Trackers.open(config.trackers, registry=plan.registry, context=plan.context, emit=emit)
-        return cls(plan, info, folder, emit, trainer, checkpoints, observers, trackers, step)
+        return cls(plan, info, folder, emit, trainer, checkpoints, observers, trackers, whole, step)
 
     async def run(self) -> None:
         """Measure, train, measure; leaves an outcome and a report also when something goes wrong."""
@@ -252,21 +262,11 @@ class _Session:
 
     def _update(self) -> dict[str, Any]:
         """One optimizer step and its line."""
-        from assay.training.examples import batch_of
-        from assay.training.trainer import ExampleStream
-
-        plan, config = self.plan, self.plan.config
-        batch = batch_of(plan.examples, self.step, config.training.batch_size, seed=config.seed)
-        also: list[ExampleStream] = []
-        stream = config.stream_data
-        if stream is not None and plan.stream is not None and plan.stream_objective is not None:
-            size = stream_size(stream, config)
-            second = batch_of(plan.stream, self.step, size, seed=config.seed + 1)
-            also.append(ExampleStream(second, plan.stream_objective, stream.weight))
-        report = self.trainer.step_examples(batch, also=also)
-        epoch = self.step // plan.steps_per_epoch + 1
+        with self.trainer.ranks.leading({"do": "update", "step": self.step}):
+            report = update(self.plan, self.trainer, self.step)
+        epoch = self.step // self.plan.steps_per_epoch + 1
         self.step += 1
-        return {"step": self.step, "epoch": epoch, "epochs": config.training.epochs, **report.metrics}
+        return {"step": self.step, "epoch": epoch, "epochs": self.plan.config.training.epochs, **report.metrics}
 
     async def _measure(self) -> None:
         """Loss and metrics of the held-out half, and what a reward model is worth; one line."""
@@ -274,7 +274,7 @@ class _Session:
         examples = plan.examples
         line: dict[str, Any] = {"step": self.step, "kind": config.kind, "held_out": None}
         if examples.held_out:
-            found = await asyncio.to_thread(self.trainer.measure_examples, examples.held_out)
+            found = await asyncio.to_thread(self._measure_examples)
             line["held_out"] = {**found, "examples": len(examples.held_out)}
             from assay.training.examples import labels_of
 
@@ -286,12 +286,17 @@ class _Session:
         runs.append_line(self.folder / runs.EVALUATIONS, line)
         self.emit({"event": "evaluation", "epochs": config.training.epochs, **line})
 
+    def _measure_examples(self) -> Mapping[str, float]:
+        with self.trainer.ranks.leading({"do": "measure"}):
+            return measure(self.plan, self.trainer)
+
     async def _measure_source(self, objective: RewardObjective, config: PrmConfig) -> dict[str, Any]:
         settings = config.evaluate
         found: dict[str, Any] = {}
         if settings.first_error is None and not settings.best_of:
             return found
-        source = objective.source(self.plan.policy, self._reference())
+        models = await asyncio.to_thread(self._whole_models)
+        source = objective.source(models.policy, models.reference)
         try:
             if self.plan.first_errors:
                 between = SplitterOptions.model_validate(config.objective_options.get("splitter") or {}).between
@@ -307,7 +312,15 @@ class _Session:
             await source.aclose()
         return found
 
-    def _reference(self) -> Any:
+    def _whole_models(self) -> Whole:
+        """The models of now, none of them divided."""
+        if self.whole is None:
+            return Whole(self.plan.policy, self._reference())
+        with self.trainer.ranks.leading({"do": "gather"}):
+            gather(self.trainer, self.whole)
+        return self.whole
+
+    def _reference(self) -> PolicyModel | None:
         """The reference for a reward source: the trainer's own, which is the policy's start where none is named."""
         return self.trainer.reference if self.plan.objective.needs.logp_ref else None
 
@@ -315,7 +328,8 @@ class _Session:
         from assay.training.checkpoint import save_trainer
 
         def write(folder: Path) -> None:
-            save_trainer(self.trainer, folder)
+            with self.trainer.ranks.leading({"do": "save"}):
+                save_trainer(self.trainer, folder)
             if isinstance(self.plan.objective, RewardObjective) and self.plan.config.training.lora is None:
                 self._describe(self.plan.objective, folder)
 

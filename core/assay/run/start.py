@@ -17,8 +17,9 @@ from assay.preflight import Plan, check_golds_in_workers, check_unchanged, in_wo
 from assay.protocols import Objective
 from assay.remote.placing import cluster_workers
 from assay.run.session import Session
-from assay.run.team import Taught, dismiss, follow, meet
+from assay.run.team import Taught, follow
 from assay.store import RunStore
+from assay.training.meeting import dismiss, meet
 
 if TYPE_CHECKING:
     from assay.training.model import PolicyModel

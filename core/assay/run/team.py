@@ -4,16 +4,13 @@ Rank 0 samples, judges, records and says what to do; every other rank holds the 
 since each step, checkpoint and publication needs all parts of the weights.
 """
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.config.refs import build
 from assay.contracts import ScoredGroup
-from assay.errors import ConfigError, TrainingError
 from assay.judging.divided import FollowedSource
 from assay.preflight import Plan
 from assay.protocols import Objective, PolicyOptimizer
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from assay.training.model import PolicyModel
     from assay.training.online import GroupLearner, RewardLearner, Stream
     from assay.training.ranks import Ranks
-    from assay.training.sharding import ShardedRanks
     from assay.training.trainer import Trainer
 
 
@@ -67,27 +63,6 @@ def make_learner(plan: Plan, taught: Taught) -> "tuple[Trainer, RewardLearner | 
         return trainer, RewardLearner(trainer, optimizer, taught.stream)
     assert objective is not None
     return trainer, GroupLearner(trainer, objective, config.examples, taught.stream)
-
-
-def meet(device: str) -> "ShardedRanks | None":
-    """This process among those that torchrun started; None where it is alone.
-
-    Raises:
-        ConfigError: they cannot meet, or torchrun was asked for one process only.
-    """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    from assay.training.sharding import ShardedRanks, launched
-
-    if not launched():
-        raise ConfigError("torchrun: one process has nothing to divide; use --nproc-per-node 2 or more, or assay train")
-    return ShardedRanks(device)
-
-
-def dismiss(ranks: "ShardedRanks") -> None:
-    """On rank 0: the run is over; a peer that is gone needs no telling."""
-    with suppress(TrainingError), ranks.leading({"do": "end"}):
-        pass
 
 
 def follow(plan: Plan, taught: Taught) -> None:

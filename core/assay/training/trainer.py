@@ -104,7 +104,7 @@ class Trainer:
         self._models = dict(models or {})
         if self.settings.lora is not None:
             if self.ranks.size > 1:
-                raise ConfigError("optimizer.lora: an adapter is trained by one process; leave torchrun or lora out")
+                raise ConfigError("lora: an adapter is trained by one process; leave torchrun or lora out")
             from assay.training.lora import add_adapter
 
             add_adapter(policy, self.settings.lora, seed=seed)

@@ -1,0 +1,108 @@
+"""What the processes of a run do together: rank 0 says what, every other one does it, each with the same plan.
+
+The batch of a step depends on data, config and seed alone, so its number is all that the others must be told.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from assay.contracts import UpdateReport
+from assay.fit.plan import FitPlan, stream_size
+
+if TYPE_CHECKING:
+    from assay.training.model import PolicyModel
+    from assay.training.ranks import Ranks
+    from assay.training.trainer import Trainer
+
+
+def make_trainer(plan: FitPlan, ranks: Ranks) -> Trainer:
+    """The trainer of the plan's models, which it divides where there are several processes."""
+    from assay.training.trainer import Trainer
+
+    return Trainer(
+        plan.policy,
+        None,
+        plan.config.training.settings,
+        objective=plan.objective,
+        seed=plan.config.seed,
+        reference=plan.reference,
+        total_steps=max(1, plan.total_steps),
+        ranks=ranks,
+    )
+
+
+def update(plan: FitPlan, trainer: Trainer, step: int) -> UpdateReport:
+    """The optimizer step that comes after `step` others."""
+    from assay.training.examples import batch_of
+    from assay.training.trainer import ExampleStream
+
+    config = plan.config
+    batch = batch_of(plan.examples, step, config.training.batch_size, seed=config.seed)
+    also: list[ExampleStream] = []
+    stream = config.stream_data
+    if stream is not None and plan.stream is not None and plan.stream_objective is not None:
+        second = batch_of(plan.stream, step, stream_size(stream, config), seed=config.seed + 1)
+        also.append(ExampleStream(second, plan.stream_objective, stream.weight))
+    return trainer.step_examples(batch, also=also)
+
+
+def measure(plan: FitPlan, trainer: Trainer) -> Mapping[str, float]:
+    """Loss and metrics of the held-out half."""
+    return trainer.measure_examples(plan.examples.held_out)
+
+
+def follow(plan: FitPlan, ranks: Ranks) -> None:
+    """On every rank but the first: take part until rank 0 ends the run or is gone."""
+    from assay.training.checkpoint import load_trainer, save_trainer
+
+    trainer = make_trainer(plan, ranks)
+    while (command := _next(ranks))["do"] != "end":
+        match command["do"]:
+            case "update":
+                update(plan, trainer, command["step"])
+            case "measure":
+                measure(plan, trainer)
+            case "gather":
+                gather(trainer, None)
+            case "save":
+                save_trainer(trainer, Path())
+            case _:
+                load_trainer(trainer, Path(command["folder"]))
+
+
+class Whole(NamedTuple):
+    """The models of this process alone, as a reward source reads them."""
+
+    policy: PolicyModel
+    reference: PolicyModel | None
+
+
+def whole_models(plan: FitPlan) -> Whole:
+    """Copies of what is about to be divided."""
+    compares = plan.objective.needs.logp_ref
+    return Whole(_copy(plan.policy), _copy(plan.reference or plan.policy) if compares else None)
+
+
+def gather(trainer: Trainer, whole: Whole | None) -> None:
+    """Fill the copy of the policy on rank 0 with the weights of now; the reference stays as it was."""
+    from assay.training.weights import without_ties
+
+    model = trainer.policy.model
+    state = trainer.ranks.gathered(without_ties(model, model.state_dict()))
+    if whole is not None:
+        whole.policy.model.load_state_dict(state, strict=False)  # tied weights have one name of their own
+
+
+def _copy(policy: PolicyModel) -> PolicyModel:
+    made = copy.copy(policy)
+    made.model = copy.deepcopy(policy.model).eval().requires_grad_(False)
+    return made
+
+
+def _next(ranks: Ranks) -> dict[str, Any]:
+    command: dict[str, Any] = ranks.hear()
+    return command
