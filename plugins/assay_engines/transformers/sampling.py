@@ -89,4 +89,4 @@ def _invert(probabilities: Tensor, points: Tensor) -> Tensor:
     found = found.clamp(max=probabilities.shape[-1] - 1)
     # Rounding can leave a point at the very end of the mass, behind the last token that has any.
     empty = probabilities.gather(-1, found[:, None])[:, 0] <= 0
-    return torch.where(empty, probabilities.argmax(-1), found)
+    return torch.where(empty, probabilities.argmax(-1), found) if bool(empty.any()) else found
