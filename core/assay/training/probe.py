@@ -39,15 +39,15 @@ def probe(policy: PolicyModel) -> dict[str, Any]:
     margins: list[float] = []
     try:
         with torch.no_grad():
-            past, feed = None, torch.tensor([prompt], device=policy.device)
+            ids = torch.tensor([prompt], device=policy.device)
             for _ in range(ANSWER_TOKENS):
-                output = model(input_ids=feed, past_key_values=past, use_cache=True)
-                logp = torch.log_softmax(output.logits[0, -1].float(), dim=-1)
+                logits = model(input_ids=ids, use_cache=False).logits  # so few tokens need no cache
+                logp = torch.log_softmax(logits[0, -1].float(), dim=-1)
                 best = torch.topk(logp, 2)
                 tokens.append(int(best.indices[0]))
                 logprobs.append(float(best.values[0]))
                 margins.append(float(best.values[0] - best.values[1]))
-                past, feed = output.past_key_values, best.indices[:1].view(1, 1)
+                ids = torch.cat([ids, best.indices[:1].view(1, 1)], dim=1)
     finally:
         model.train(training)
     return {
