@@ -78,7 +78,7 @@ def brings_out(text: str) -> bool:
 @pytest.mark.timeout(1200)
 def test_the_demonstration_shows_what_each_trainer_made_of_it() -> None:
     pytest.importorskip("trl", reason="the demonstration needs trl")
-    command = [sys.executable, "side_by_side.py", "--limit-s", "90"]
+    command = [sys.executable, "side_by_side.py", "--limit-s", "60"]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told: dict[str, dict[str, str]] = {}
@@ -97,7 +97,7 @@ def test_the_demonstration_shows_what_each_trainer_made_of_it() -> None:
             assert REASONS[fault] in arms["assay"], (fault, arms)
     assert sum(", 0 masked" not in arms["assay"] for arms in told.values()) >= 4
     assert told["none"]["TRL"].startswith("trained; reward ")
-    assert told["hang"]["TRL"].startswith("still in its first step after 90 s")
+    assert told["hang"]["TRL"].startswith("still in its first step after ")
     assert told["crash"]["TRL"] == "the training process ended with status 3"
     assert "ValueError: the verifier has a bug" in told["raise"]["TRL"]
     assert told["nan"]["TRL"].startswith("trained; reward ")
