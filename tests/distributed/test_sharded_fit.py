@@ -28,7 +28,7 @@ stream = { path = "texts.jsonl", weight = 0.5 }
     "preference": """
 kind = "preference"
 policy = { model = "model" }
-objective = { use = "dpo" }
+objective = { use = "dpo", reference = "iterate", iteration = 1 }
 data = { path = "pairs.jsonl", holdout = 0.2 }
 """,
     "prm": """
