@@ -3,6 +3,7 @@
 """Thoughts that are ended by force: what is put in, what is trained on, and every promise of an engine."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -318,3 +319,5 @@ def test_a_run_stops_thoughts_learns_and_keeps_what_was_put_in(tmp_path: Path, m
     assert len(stopped) > 16
     assert {rollout.turns[1].text for rollout in stopped} == {PHRASE}
     assert all(len(rollout.turns[0].token_ids or ()) in (3, 4, 5) for rollout in stopped)
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert sum(line["forced_stops"] for line in lines) / 2 == len(stopped) / 32

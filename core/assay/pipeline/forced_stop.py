@@ -166,10 +166,10 @@ class ForcedStop:
 
     async def _rests(self, begun: Sequence[_Begun]) -> AsyncGenerator[Rollout, None]:
         """The whole responses; those aborted between their parts have the first one only."""
+        ended = [each for each in begun if each.request.id in self._aborted]
         going = {f"{each.request.id}{AGAIN}": each for each in begun if each.request.id not in self._aborted}
-        for each in begun:
-            if each not in going.values():
-                yield each.first.model_copy(update={"finish": "abort"})
+        for each in ended:
+            yield each.first.model_copy(update={"finish": "abort"})
         async for found in self._engine.generate([self._parts.rest(name, each) for name, each in going.items()]):
             yield self._parts.joined(going[found.id], found)
 

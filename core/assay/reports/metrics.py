@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from assay.contracts import Reward
+from assay.contracts import Reward, Rollout
 from assay.pipeline.evaluate import Answer
 from assay.pipeline.loop import StepReport
 from assay.reports.diversity import diversity
@@ -50,6 +50,7 @@ def step_line(
         "equal_groups": sum(len(set(group.values) - {None}) == 1 for _, group, _ in report.batch.decisions),
         "length": _mean(lengths),
         "truncated": sum(rollout.truncated for rollout in rollouts) / max(1, len(rollouts)),
+        "forced_stops": sum(map(_stopped_by_force, rollouts)) / max(1, len(rollouts)),
     }
     line |= diversity((group.rollouts for _, group, _ in report.batch.decisions), answers or {})
     line |= {f"dropped_{reason}": count for reason, count in sorted(report.batch.dropped.items())}
@@ -76,6 +77,11 @@ def evaluation_line(step: int, answers: Sequence[Answer], *, pass_at: Sequence[i
         if shares:
             line[f"pass@{k}"] = _mean(shares)
     return line
+
+
+def _stopped_by_force(rollout: Rollout) -> bool:
+    """Whether a phrase stands in the response that the policy did not write."""
+    return any(turn.role == "assistant" and not turn.trainable for turn in rollout.turns)
 
 
 def _judged(rewards: Sequence[tuple[str, Reward]]) -> dict[str, Any]:
