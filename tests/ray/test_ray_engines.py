@@ -129,6 +129,21 @@ def test_tokens_are_those_of_one_process_also_after_a_push_and_after_an_actor_wa
     assert not (tmp_path / "weights").exists()
 
 
+def test_a_pause_does_not_overtake_the_requests_before_it(cluster: str, policy: PolicyModel, tmp_path: Path) -> None:
+    async def run() -> list[Rollout]:
+        engine = on_ray(policy, tmp_path, actors=2)
+        try:
+            drawing = asyncio.create_task(drawn(engine, requests(4, tokens=12)))
+            await asyncio.sleep(0)  # the actors are being started
+            await engine.pause("wait")
+            async with asyncio.timeout(60):
+                return await drawing
+        finally:
+            await engine.aclose()
+
+    assert [rollout.finish for rollout in asyncio.run(run())] == ["length"] * 8
+
+
 def test_what_an_engine_refuses_is_told_in_its_words(cluster: str, policy: PolicyModel, tmp_path: Path) -> None:
     async def run() -> None:
         engine = on_ray(policy, tmp_path)

@@ -64,6 +64,8 @@ class RayEngine:
         self._cluster: Cluster | None = None
         self._members = [_Member() for _ in range(settings.actors)]
         self._starting = asyncio.Lock()
+        self._handing = asyncio.Lock()
+        """Held while requests are handed out: a pause that was asked for after them reaches no actor before them."""
         self._weights = WeightsRef(version=0)
         self._paused = False
         self._losses = 0
@@ -98,8 +100,9 @@ class RayEngine:
             left.add(request.id)
             groups.setdefault(request.group_id, []).append(_Asked(request, inbox))
         try:
-            for group in groups.values():
-                await self._on(self._idlest(len(group)), lambda member, group=group: self._put(member, group))
+            async with self._handing:
+                for group in groups.values():
+                    await self._on(self._idlest(len(group)), lambda member, group=group: self._put(member, group))
             while left:
                 item = await inbox.get()
                 if isinstance(item, AssayError):
@@ -117,8 +120,9 @@ class RayEngine:
     async def pause(self, mode: Literal["keep", "abort", "wait"] = "keep") -> None:
         """Stop making tokens on every actor."""
         await self._started()
-        await self._everywhere(lambda member: member.actor.pause.remote(mode))
-        self._paused = True
+        async with self._handing:
+            await self._everywhere(lambda member: member.actor.pause.remote(mode))
+            self._paused = True
 
     async def push_weights(self, weights: WeightsRef) -> None:
         """Let every actor read a published folder; raises `EngineError` where it does not fit."""
