@@ -4,7 +4,7 @@
 
 The transformers engine draws 8 answers to each of `--groups` questions; each answer is judged by `math` in worker
 processes, by a reward model that was trained here for the purpose, and by `code` in the best sandbox that works here
-(the answer continues a function, which is called). One JSON line per staleness: seconds per step, of each stage and of
+(the answer is one line of a program, which is run and tested). One JSON line per staleness: seconds per step, of each stage and of
 judging alone, the share of judging that other stages hid (first and last step left out: the one warms up, beside the
 other nothing more is sampled), and calls and latencies per source; then the same with scripted parts whose stages take
 as long as the real ones did.
@@ -26,12 +26,12 @@ import assay
 from assay.config.load import parse_config
 from assay.training.tiny import make_tiny_model
 
-SOLVED = "max(31, 84, 57) = 84\nmax(62, 19, 45) = 62\nmax(23, 48, 76) = 76\n"
+SOLVED = "# max(31, 84, 57)\nlargest = 84\n\n# max(62, 19, 45)\nlargest = 62\n\n# max(23, 48, 76)\nlargest = 76\n\n"
 SIZE = 8
 
 
 def questions(count: int) -> list[dict[str, Any]]:
-    """Questions whose answers are a number for `math` and the rest of a program for `code`."""
+    """Questions whose answers are an equation for `math` and a program for `code`."""
     draw = random.Random(1)
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -39,11 +39,9 @@ def questions(count: int) -> list[dict[str, Any]]:
         rows.append(
             {
                 "id": f"q{number}",
-                "question": f"{SOLVED}max({given[0]}, {given[1]}, {given[2]}) =",
+                "question": f"{SOLVED}# max({given[0]}, {given[1]}, {given[2]})\n",
                 "answer": str(max(given)),
-                "head": "def largest():\n    return",
-                "entry_point": "largest",
-                "tests": {"kind": "call", "fn": "largest", "cases": [{"args": [], "expect": max(given)}]},
+                "tests": {"kind": "assert", "code": f"assert largest == {max(given)}"},
             }
         )
     return rows
@@ -79,7 +77,7 @@ def train_reward_model(folder: Path) -> Path:
 
 def run_real(folder: Path, given: argparse.Namespace, reward_model: Path, staleness: int) -> dict[str, Any]:
     """The figures of one run of `assay train`."""
-    columns = {"prompt": "question", "reference": "answer", "facts": ["tests", "head", "entry_point"]}
+    columns = {"prompt": "question", "reference": "answer", "facts": ["tests"]}
     config = {
         "kind": "rlvr",
         "name": f"overlap-{staleness}",
@@ -93,7 +91,7 @@ def run_real(folder: Path, given: argparse.Namespace, reward_model: Path, stalen
             "group_size": SIZE,
             "max_new_tokens": given.tokens,
             "max_rows": given.rows,
-            "stop": ["\n"],
+            "stop": ["\n\n"],
         },
         "rewards": [
             {"use": "math"},
