@@ -4,10 +4,10 @@
 
 The transformers engine draws 8 answers to each of `--groups` questions; each answer is judged by `math` in worker
 processes, by a reward model that was trained here for the purpose, and by `code` in the best sandbox that works here
-(the answer is one line of a program, which is run and tested). One JSON line per staleness: seconds per step, of each stage and of
-judging alone, the share of judging that other stages hid (first and last step left out: the one warms up, beside the
-other nothing more is sampled), and calls and latencies per source; then the same with scripted parts whose stages take
-as long as the real ones did.
+(the answer is one line of a program, which is run and tested). One JSON line per staleness: seconds per step, of each
+stage and of judging alone, the share of judging that other stages hid (first and last step left out: the one warms up,
+beside the other nothing more is sampled), and calls and latencies per source; then the same with scripted parts whose
+stages take as long as the real ones did.
 """
 
 import argparse
