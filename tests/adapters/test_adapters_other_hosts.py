@@ -30,6 +30,8 @@ def judge(task, rollout):
         return Verdict.abstain("a tool is missing", fault="ours")
     if not rollout.text:
         return Verdict.abstain("empty")
+    if task.facts.get("num_turns") == 3:
+        return Verdict.abstain("too many turns")
     return Verdict.score(float(rollout.text == task.reference))
 """
 
@@ -137,6 +139,9 @@ def test_verl_reward_manager_judges_the_last_sequence(mine: str):
     answer = asyncio.run(manager.run_single(data))
     assert answer["reward_score"] == 1.0
     assert answer["reward_extra_info"]["judge/scored"] == 1.0
+    data.non_tensor_batch["__num_turns__"] = np.array([1, 3], dtype=np.int32)
+    asked_again = asyncio.run(manager.run_single(data))["reward_extra_info"]
+    assert (asked_again["judge/abstained"], asked_again["declared"]) == (1.0, 1.0)
     scores = manager_class.assemble_rm_scores(data, [0.5, 0.25])
     assert scores.dtype == torch.float32
     assert scores.tolist() == [[0.5, 0.0, 0.0], [0.0, 0.25, 0.0]]

@@ -157,6 +157,9 @@ def reward_manager(
             columns = item.non_tensor_batch
             extra = dict(columns.get("extra_info") or {})
             extra.update(dict(columns.get("tool_extra_fields") or {}))
+            # As verl's own managers do, so that a source finds the same facts behind either.
+            extra["num_turns"] = columns.get("__num_turns__")
+            extra["rollout_reward_scores"] = columns.get("reward_scores") or {}
             if first_known(extra, PROMPTS) is None and columns.get("raw_prompt") is not None:
                 extra["prompt"] = list(columns["raw_prompt"])
             truth = columns["reward_model"]["ground_truth"]
