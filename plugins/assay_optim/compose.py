@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from pydantic import ValidationError
-
 from assay.component import BuildContext, Part
 from assay.errors import ConfigError, did_you_mean
 from assay.protocols import Needs, Regulariser, Sidecar
 from assay_optim.advantage import Standard
 from assay_optim.optimizer import Composition
-from assay_optim.options import CompositionOptions, PartSpec
+from assay_optim.options import CompositionOptions, PartSpec, checked
 from assay_optim.parts import PARTS, indexed
 
 NONE = PartSpec(use="none")
@@ -38,10 +36,8 @@ class Builder:
                 f"optimizer.{where}.use: no {axis.replace('_', ' ')} named {spec.use!r}; "
                 f"known: {', '.join(known)}.{did_you_mean(spec.use, known)}"
             )
-        try:
-            options = part.config(**spec.options)
-        except ValidationError as error:
-            raise ConfigError(_worded(error, f"optimizer.{where}", part)) from error
+        what = f"{axis.replace('_', ' ')} {spec.use!r}"
+        options = checked(part.config, spec.options, where=f"optimizer.{where}", what=what)
         self.needs.append(getattr(options, "needs", None))
         return part, options
 
@@ -188,15 +184,3 @@ def _refuse_twins(sidecars: Sequence[Sidecar]) -> None:
                 f"one another; use one of them"
             )
         seen.add(sidecar.name)
-
-
-def _worded(error: ValidationError, where: str, part: Part) -> str:
-    first = error.errors()[0]
-    key = ".".join(str(piece) for piece in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = sorted(part.config.model_fields)
-        return (
-            f"{where}.{key}: {part.axis.replace('_', ' ')} {part.name!r} has no such option; "
-            f"known: {', '.join(known) or 'none'}.{did_you_mean(key, known)}"
-        )
-    return f"{where}{'.' + key if key else ''}: {first['msg']}; found {first.get('input')!r}"

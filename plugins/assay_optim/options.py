@@ -9,12 +9,31 @@ optimizer = { use = "grpo", baseline = "group_loo", regularisers = [] }
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from assay.component import Options
+from assay.errors import ConfigError, did_you_mean
 from assay_optim.advantage import VirtualSamples
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def checked(model: type[M], options: Mapping[str, Any], *, where: str, what: str) -> M:
+    """`model` made of `options`; raises `ConfigError` with the first complaint, which tells where and about `what`."""
+    try:
+        return model(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+    key = ".".join(str(piece) for piece in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = sorted(model.model_fields)
+        raise ConfigError(
+            f"{where}.{key}: {what} has no such option; known: {', '.join(known) or 'none'}.{did_you_mean(key, known)}"
+        )
+    place = f"{where}.{key}" if key else where
+    raise ConfigError(f"{place}: {first['msg'].removeprefix('Value error, ')}; found {first.get('input')!r}")
 
 
 class PartSpec(BaseModel):

@@ -16,7 +16,7 @@ from assay.hookspecs import hookimpl
 from assay.protocols import Objective, PolicyOptimizer
 from assay_optim.compose import build
 from assay_optim.optimizer import Composition
-from assay_optim.options import CompositionOptions
+from assay_optim.options import CompositionOptions, checked
 from assay_optim.parts import PARTS
 from assay_optim.preference.links import link_parts
 from assay_optim.preference.offers import objectives
@@ -62,7 +62,8 @@ def optimizer(preset: str, **options: Any) -> Composition:
         raise ConfigError(
             f"optimizer.use: no optimizer named {preset!r}; known: {', '.join(known)}.{did_you_mean(preset, known)}"
         )
-    return build(preset, options_of(found)(**options), BuildContext())
+    checked_options = checked(options_of(found), options, where="optimizer", what=f"optimizer {preset!r}")
+    return build(preset, checked_options, BuildContext())
 
 
 @hookimpl
@@ -84,10 +85,14 @@ def assay_objectives() -> Iterable[Component[Any, Objective]]:
 
 
 def objective(name: str, **options: Any) -> Objective:
-    """The objective of that name with options replaced, built as a config's `objective` table builds it."""
+    """The objective of that name with options replaced, built as a config's `objective` table builds it.
+
+    Raises `ConfigError` for an unknown objective, link or option.
+    """
     found = {component.name: component for component in objectives()}
     if name not in found:
         raise ConfigError(
             f"objective.use: no objective named {name!r}; known: {', '.join(found)}.{did_you_mean(name, found)}"
         )
-    return found[name].build(found[name].config(**options), BuildContext())
+    checked_options = checked(found[name].config, options, where="objective", what=f"objective {name!r}")
+    return found[name].build(checked_options, BuildContext())

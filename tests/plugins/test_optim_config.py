@@ -95,6 +95,9 @@ CONTRADICTIONS: list[tuple[str, dict[str, object], str]] = [
     ("grpo", {"trust_region": {"hihg": 0.3}}, "trust_region.hihg: trust region 'clip' has no such option; known: dual"),
     ("grpo", {"trust_region": {"hihg": 0.3}}, "Did you mean 'high'?"),
     ("grpo", {"trust_region": {"high": -1}}, "trust_region.high: Input should be greater than or equal to 0; found -1"),
+    ("grpo", {"trust_regoin": "clip"}, "optimizer.trust_regoin: optimizer 'grpo' has no such option; known: "),
+    ("grpo", {"trust_regoin": "clip"}, "Did you mean 'trust_region'?"),
+    ("grpo", {"aggregation": 3}, "optimizer.aggregation: Input should be a valid dictionary"),
     ("grpo", {"regularisers": [{"use": "kl", "sample": "k9"}]}, "regularisers[0].sample: Input should be 'k1', 'k2'"),
 ]
 
@@ -111,6 +114,21 @@ def test_an_unknown_preset_or_objective_names_the_nearest() -> None:
         optimizer("grppo")
     with pytest.raises(ConfigError, match=r"objective.use: no objective named 'dppo'; .* Did you mean 'dpo'\?"):
         objective("dppo")
+
+
+MISTAKES: list[tuple[str, dict[str, object], str]] = [
+    ("dpo", {"lnik": "square"}, "objective.lnik: objective 'dpo' has no such option; known: "),
+    ("dpo", {"lnik": "square"}, "Did you mean 'link'?"),
+    ("dpo", {"link": {"bta": 1}}, "objective.link.bta: link 'logistic' has no such option; known: beta, gamma"),
+    ("kto", {"beta": "x"}, "objective.beta: Input should be a valid number"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "sentence"), MISTAKES)
+def test_a_mistake_in_an_objective_is_one_sentence(name: str, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)) as caught:
+        objective(name, **options)
+    assert "\n" not in str(caught.value)
 
 
 class Halved(Options):

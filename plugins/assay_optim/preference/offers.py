@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from assay.component import BuildContext, Component
 from assay.errors import ConfigError, did_you_mean
 from assay.protocols import Objective
-from assay_optim.options import PartSpec, spec
+from assay_optim.options import PartSpec, checked, spec
 from assay_optim.parts import indexed
 from assay_optim.preference.imitation import SftObjective, SftOptions
 from assay_optim.preference.links import Link, link_parts
@@ -99,12 +97,8 @@ def build_pairs(options: PairOptions, context: BuildContext) -> Objective:
             f"objective.link.use: no link named {options.link.use!r}; known: {', '.join(names)}."
             f"{did_you_mean(options.link.use, names)}"
         )
-    try:
-        link: Link = part.build(part.config(**options.link.options))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(piece) for piece in first["loc"])
-        raise ConfigError(f"objective.link.{key}: {first['msg']}; found {first.get('input')!r}") from error
+    what = f"link {options.link.use!r}"
+    link: Link = part.build(checked(part.config, options.link.options, where="objective.link", what=what))
     return PairObjective(options, link)
 
 
