@@ -37,8 +37,8 @@ from assay.training.tiny import make_tiny_model
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "layers": 3, "head_size": 16, "initial_std": 0.125, "max_positions": 128}
 TRAINED, HELD_OUT, IMITATED = 800, 100, 6000
-"""Problems of the loop, of its evaluation, and of the solutions that are imitated: one each, so that facts are learned
-and not solutions."""
+"""Problems of the loop, of its evaluation (less those that are also trained on), and of the solutions that are imitated:
+one each, so that facts are learned and not solutions."""
 GROUPS, GROUP_SIZE, LONGEST = 16, 4, 24
 START_UPDATES, PRM_UPDATES = 500, 600
 REWARD = Path(__file__).with_name("chain_reward.py")
@@ -67,7 +67,9 @@ def write_world(folder: Path, seed: int) -> None:
     """Tasks of training and of evaluation, and the scripted policy's solutions with the oracle's labels."""
     chains = world(seed)
     tasks = [chains.task(number) for number in range(TRAINED + HELD_OUT + IMITATED)]
-    for name, part in (("train", tasks[:TRAINED]), ("held", tasks[TRAINED : TRAINED + HELD_OUT])):
+    trained_on = {task.prompt for task in tasks[:TRAINED]}
+    held = [task for task in tasks[TRAINED : TRAINED + HELD_OUT] if task.prompt not in trained_on]
+    for name, part in (("train", tasks[:TRAINED]), ("held", held)):
         rows = [{"prompt": task.prompt, "reference": task.reference} for task in part]
         write_rows(folder / f"{name}.jsonl", rows)
     texts: list[dict[str, Any]] = []
