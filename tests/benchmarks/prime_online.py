@@ -37,8 +37,8 @@ from assay.training.tiny import make_tiny_model
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "layers": 3, "head_size": 16, "initial_std": 0.125, "max_positions": 128}
 TRAINED, HELD_OUT, IMITATED = 800, 100, 6000
-"""Problems of the loop, of its evaluation (less those that are also trained on), and of the solutions that are imitated:
-one each, so that facts are learned and not solutions."""
+"""Problems of the loop, of its evaluation (less those that are also trained on), and of the solutions that are
+imitated: one each, so that facts are learned and not solutions."""
 GROUPS, GROUP_SIZE, LONGEST = 16, 4, 24
 START_UPDATES, PRM_UPDATES = 500, 600
 REWARD = Path(__file__).with_name("chain_reward.py")
