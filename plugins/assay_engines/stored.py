@@ -112,6 +112,11 @@ class StoredEngine:
             await self.otherwise.aclose()
 
     def _answer(self, request: RolloutRequest) -> Rollout:
+        if request.prompt_ids is not None:
+            raise EngineError(
+                f"engine 'stored': request {request.id!r} is to go on from token ids, and run {self.path} is over; "
+                "remove engine.forced_stop"
+            )
         stored = self._tasks[request.task.id]
         if stored.messages != request.task.messages:
             raise EngineError(

@@ -97,6 +97,13 @@ def test_ids_go_in_and_come_out_with_their_log_probs() -> None:
     assert (body["max_tokens"], body["seed"], body["temperature"]) == (3, 7, 0.5)
 
 
+def test_an_answer_goes_on_from_the_ids_that_a_request_brings() -> None:
+    asked: list[Body] = []
+    with service(lambda _: choice([4], [-0.5], prompt_token_ids=[1, 2, 9]), asked) as url:
+        (rollout,) = drawn(url, request("r", max_new_tokens=1).model_copy(update={"prompt_ids": (1, 2, 9)}))
+    assert (asked[0]["prompt"], rollout.prompt_ids, rollout.text) == ([1, 2, 9], (1, 2, 9), "e")
+
+
 def test_the_text_ends_before_a_stop_text_that_the_tokens_go_beyond() -> None:
     with service(lambda _: choice([4, 5, 6, 7], [-1.0] * 4, finish_reason="stop"), []) as url:
         (rollout,) = drawn(url, request("r", stop=("gh",)))

@@ -60,6 +60,15 @@ def test_an_answer_that_is_begun_is_continued_and_not_answered() -> None:
     assert sorted(keys, key=str) == [(None, None), (True, False)]
 
 
+def test_a_chat_cannot_go_on_from_token_ids(caplog: pytest.LogCaptureFixture) -> None:
+    with scripted_endpoint(lambda _: "2.") as endpoint:
+        asked = request("a").model_copy(update={"prompt_ids": (1, 2)})
+        (rollout,) = asyncio.run(drawn(engine_at(endpoint.base_url), [asked]))
+    assert (rollout.finish, rollout.text) == ("error", "")
+    assert "a chat cannot go on from token ids; use tokens = true" in caplog.text
+    assert not endpoint.requests
+
+
 def test_a_busy_service_is_asked_again_and_a_broken_one_ends_in_an_error_rollout() -> None:
     busy = iter([503, 429])
     with scripted_endpoint(lambda _: next(busy, None) or "fine") as endpoint:

@@ -74,6 +74,7 @@ def test_what_the_run_does_not_have_is_drawn_by_the_other_engine_or_told():
         (request("t9"), "run run has no rollouts of 1 tasks that are asked for; first 't9'"),
         (request("t0", 0, 2), "the groups of run run have 2 responses, more are asked for; set engine.group_size"),
         (request("t0", prompt="other"), "task 't0' asks something else than in run run"),
+        (request("t0").model_copy(update={"prompt_ids": (1, 2)}), "is to go on from token ids, and run run is over"),
     ):
         with pytest.raises(EngineError, match=complaint):
             ask(engine, wrong)

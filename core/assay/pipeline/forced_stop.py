@@ -191,7 +191,8 @@ class _Parts:
 
     def begun(self, request: RolloutRequest, first: Rollout) -> _Begun | None:
         """What goes on after a first part, or None where the response is over."""
-        if first.finish != "length":
+        stopped = any(not turn.trainable for turn in first.turns)  # a stored response may have been stopped before
+        if first.finish != "length" or stopped:
             return None
         ids = first.turns[-1].token_ids
         if ids is None or first.prompt_ids is None:
