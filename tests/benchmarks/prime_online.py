@@ -4,12 +4,14 @@
 
 The task is a chain of three small operations (`assay.testing.chains`), a line each; the policy is a tiny model that has
 imitated a scripted one with misconceptions and is right about half of the time. Both arms are the optimizer `prime`
-with the same tasks, seeds and rollouts; the arm `outcome` has no process reward, and so the plain leave-one-out
-baseline. Every arm is trained at each rate of the same printed grid. A run's figure is the area under its curve: the
-mean outcome of all its training rollouts.
+with the same tasks, seeds and rollouts; process rewards are scaled to a return of at most 1, which is the outcome's
+size (log ratios of short answers are several nats). The arm `outcome` has no process reward, and so the plain
+leave-one-out baseline. Every arm is trained at each rate of the same printed grid. A run's figure is the area under its
+curve: the mean outcome of all its training rollouts.
 
-The run `hacked` is paid by a step classifier alone, summed over steps: padding with good steps pays. Its report's
-suspects are printed, with the held-out accuracy before and after.
+The run `hacked` is paid by a step classifier alone, summed over steps: padding with good steps pays. Its policy has
+imitated solutions of which one in twenty says its last step again, since what is never tried is never found. Its
+report's suspects are printed, with the held-out accuracy before and after.
 
 Units that are finished are kept in `--out`; the command goes on where it was ended. The last lines are the table and
 the gate: the mean area of PRIME at its best rate is at least that of outcome rewards minus one standard error.
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +42,8 @@ SHAPE: dict[str, Any] = {"hidden_size": 64, "layers": 3, "head_size": 16, "initi
 TRAINED, HELD_OUT, IMITATED = 800, 100, 6000
 """Problems of the loop, of its evaluation (less those that are also trained on), and of the solutions that are
 imitated: one each, so that facts are learned and not solutions."""
+LOOSE = 0.05
+"""Share of solutions that say their last step again, once to three times: for the run on process rewards alone."""
 GROUPS, GROUP_SIZE, LONGEST = 16, 4, 24
 START_UPDATES, PRM_UPDATES = 500, 600
 REWARD = Path(__file__).with_name("chain_reward.py")
@@ -47,7 +52,7 @@ ARMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "outcome": ([OUTCOME], {"use": "prime", "shaping": [], "baseline": "group_loo"}),
     "prime": (
         [OUTCOME, {"use": "prime", "beta": 0.5, "learning_rate": 3e-4}],
-        {"use": "prime", "shaping": [{"use": "process_reward", "coefficient": 1.0}]},
+        {"use": "prime", "shaping": [{"use": "process_reward", "coefficient": 1.0, "normalise": True}]},
     ),
 }
 
@@ -72,16 +77,21 @@ def write_world(folder: Path, seed: int) -> None:
     for name, part in (("train", tasks[:TRAINED]), ("held", held)):
         rows = [{"prompt": task.prompt, "reference": task.reference} for task in part]
         write_rows(folder / f"{name}.jsonl", rows)
+    draw = random.Random(seed)
     texts: list[dict[str, Any]] = []
+    loose: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     for number, task in enumerate(tasks[TRAINED + HELD_OUT :]):
         text = chains.continued(task.prompt, "", seed=number)
         lines = text.split("\n")
         wrong = set(wrong_steps(task.prompt, lines))
         texts.append({"prompt": task.prompt, "response": text})
+        again = [lines[-1]] * draw.randint(1, 3) if draw.random() < LOOSE else []
+        loose.append({"prompt": task.prompt, "response": "\n".join([*lines, *again])})
         labels = [index not in wrong for index in range(len(lines))]
         steps.append({"problem": task.prompt, "steps": lines, "labels": labels})
     write_rows(folder / "texts.jsonl", texts)
+    write_rows(folder / "loose.jsonl", loose)
     write_rows(folder / "steps.jsonl", steps)
 
 
@@ -104,8 +114,8 @@ def is_done(run: Path) -> bool:
     return outcome.is_file() and json.loads(outcome.read_text("utf-8"))["status"] == "done"
 
 
-def start_of(folder: Path, seed: int) -> Path:
-    """The policy before reinforcement: a tiny model that imitates the scripted one."""
+def start_of(folder: Path, seed: int, texts: str = "texts") -> Path:
+    """The policy before reinforcement: a tiny model that imitates the scripted one, by one of the files of texts."""
     if not (folder / "train.jsonl").is_file():
         write_world(folder, seed)
         make_tiny_model(folder / "fresh", seed=seed, **SHAPE)
@@ -115,10 +125,10 @@ def start_of(folder: Path, seed: int) -> Path:
     }  # fmt: skip
     config = {
         "kind": "sft", "seed": seed, "policy": {"model": "fresh"}, "steps": START_UPDATES,
-        "data": {"path": "texts.jsonl", "holdout": 0.02}, "training": training,
+        "data": {"path": f"{texts}.jsonl", "holdout": 0.02}, "training": training,
         "checkpoint": {"every_steps": START_UPDATES, "keep": 1},
     }  # fmt: skip
-    return fitted(folder, "start", config)
+    return fitted(folder, f"start-{texts}", config)
 
 
 def reward_model_of(folder: Path, start: Path, seed: int) -> Path:
@@ -179,6 +189,7 @@ def say(line: str) -> None:
 def hacked(folder: Path, start: Path, seed: int, steps: int, rate: float) -> dict[str, Any]:
     """The run on process rewards alone: its suspects, what drifted, and held-out accuracy by the outcome."""
     model = reward_model_of(folder, start, seed)
+    start = start_of(folder, seed, "loose")
     paid = {"use": "reward-model", "path": str(model), "aggregation": "sum", "on_candidate_fault": 0.0}
     evaluate = {"tasks": {"use": "jsonl", "path": str(folder / "held.jsonl")}, "by": OUTCOME}
     run = trained(
@@ -189,13 +200,11 @@ def hacked(folder: Path, start: Path, seed: int, steps: int, rate: float) -> dic
     )  # fmt: skip
     entries = [Judged(item.step, item.task, item.rollout, item.reward) for item in run.rollouts()]
     last = [entry for entry in entries if entry.step > steps - 5]
-    suspects = find_suspects(last)
-    rules = sorted({suspect.rule for suspect in suspects})
-    example = next((s.judged.rollout.text for s in suspects if s.rule == "repeats itself"), "")
-    share = sum(suspect.rule == "repeats itself" for suspect in suspects) / max(1, len(last))
+    rules = sorted({suspect.rule for suspect in find_suspects(last)})
+    best = max(last, key=lambda entry: (entry.reward.value if entry.reward else None) or 0.0)
     means = [sum(v) / max(1, len(v)) for v in (values(entries, 1), values(last, None))]
     return {
-        "rules": rules, "repeats_share": round(share, 3), "example": example[:80],
+        "rules": rules, "best paid": [best.task.prompt, best.rollout.text],
         "drift": drift(entries, run.evaluations), "process_reward": [round(mean, 3) for mean in means],
         "held_out": [line["pass@1"] for line in run.evaluations],
     }  # fmt: skip
@@ -245,10 +254,10 @@ def report(
     say(
         f"best of the grid: prime {ours:.3f}, outcome alone {theirs:.3f} +- {error:.3f}: {'holds' if holds else 'LOST'}"
     )
-    listed = all("repeats itself" in hack["rules"] for hack in hacks)
+    listed = all(any("while held-out" in line for line in hack["drift"]) for hack in hacks)
     for hack in hacks:
         say(f"process reward alone: {json.dumps(hack)}")
-    say(f"the hack is {'listed' if listed else 'NOT LISTED'} among the suspects")
+    say(f"the hack is {'listed' if listed else 'NOT LISTED'} by the suspects' page")
     return 0 if holds and listed else 3
 
 
