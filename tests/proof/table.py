@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from models import MODELS
 from unit import Plan
@@ -218,12 +218,15 @@ def _table(head: str, lines: Sequence[str]) -> str:
 
 
 def _spread(figure: Figures, key: str) -> str:
-    """Mean over seeds and their range; "not defined" where no seed has it."""
+    """Mean over seeds and their range, of one seed its own interval; "not defined" where no seed has it."""
     values = figure.first_error(key)
     if not values:
         return "not defined"
-    mean = math.fsum(values) / len(values)
-    whole = _percent(mean) + (f" [{_percent(min(values))}, {_percent(max(values))}]" if len(values) > 1 else "")
+    if figure.seeds == 1 and isinstance(own := figure.units[0]["first_error"][key], list):
+        _, *ends = cast("list[float]", own)
+    else:
+        ends = [min(values), max(values)] if len(values) > 1 else []
+    whole = _percent(math.fsum(values) / len(values)) + (f" [{', '.join(map(_percent, ends))}]" if ends else "")
     return whole if len(values) == figure.seeds else f"{whole} ({len(values)} of {figure.seeds} seeds)"
 
 
