@@ -4,9 +4,10 @@
 
 Candidates of 1 ms CPU go through worker processes, the panel and the store; a share of them hangs, crashes, allocates,
 forks, floods or raises. One JSON line per fifth of the time: verdicts per second, open files, threads, memory and
-processes of this one; then a line with the last fifth against the first, how many faults a loaded machine did not let
-get as far as their own cause before the wall limit, and what should be 0: verdicts of healthy candidates that changed,
-faults without their cause, rollouts without exactly one judgement in the log, processes left.
+processes of this one; then a line with the last fifth against the first, how many candidates a loaded machine did not
+let get as far as their own verdict or cause before the wall limit, and what should be 0: verdicts of healthy candidates
+that changed (with the reasons given), faults without their cause, rollouts without exactly one judgement in the log,
+processes left.
 """
 
 import argparse
@@ -60,7 +61,8 @@ class Soak:
         self.store = store
         self.every = every
         self.count = 0
-        self.wrong: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter(healthy_verdicts_changed=0)
+        self.reasons: Counter[str] = Counter()
         self.process = psutil.Process()
 
     def observe(self, candidate: Candidate, judgement: Judgement) -> None:
@@ -75,7 +77,11 @@ class Soak:
             self.wrong["faults_ended_by_the_wall_first"] += late
             self.wrong["faults_without_their_cause"] += not expected and not late
         else:
-            self.wrong["healthy_verdicts_changed"] += judgement.value != float(len(text) % 2)
+            late = judgement.status == "failed" and "timed out after" in (judgement.reason or "")
+            self.wrong["healthy_ended_by_the_wall"] += late
+            if not late and judgement.value != float(len(text) % 2):
+                self.wrong["healthy_verdicts_changed"] += 1
+                self.reasons[f"{judgement.status}: {judgement.reason}"] += 1
 
     async def fifth(self, seconds: float) -> dict[str, float]:
         """Judge for some time; what it looked like at the end."""
@@ -133,6 +139,7 @@ async def soak(folder: Path, given: argparse.Namespace, say: Any) -> None:
         memory_grown_mib=round(last["memory_mib"] - first["memory_mib"], 1),
         processes_left=len(descendants(os.getpid())),
         **run[0].wrong,
+        reasons=dict(run[0].reasons.most_common(5)),
     )
 
 

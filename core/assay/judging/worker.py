@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -138,22 +139,24 @@ def _end_strays(before: frozenset[int]) -> int:
 
     A child that runs another program in the worker's own session may stay: it is a helper that the source keeps (a
     solver, a language server). A fork of the worker itself, an orphan, and whatever moved to a session of its own is
-    a stray.
+    a stray. What a stray had just forked becomes a child of this process only when the stray is dead, so this looks
+    again until all of them are and nothing new has come: the next item must not be charged with it.
     """
     pid = os.getpid()
     own = _command(pid)
-    killed = 0
-    for child in children(pid):
-        if child in before or not _stray(child, own):
-            continue
-        killed += kill_tree(child)
-    reap(keep=before)
-    return killed
+    killed: dict[int, int] = {}
+    while strays := [child for child in children(pid) if child not in before and _stray(child, own)]:
+        for child in strays:
+            killed.setdefault(child, kill_tree(child))
+        if not reap(keep=before):
+            time.sleep(0.0005)
+    return sum(killed.values())
 
 
 def _stray(pid: int, own: bytes) -> bool:
     try:
-        return os.getsid(pid) != os.getsid(0) or _command(pid) == own
+        # A process that is dying has no command line any more.
+        return os.getsid(pid) != os.getsid(0) or _command(pid) in (own, b"")
     except ProcessLookupError:
         return False
 

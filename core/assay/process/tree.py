@@ -60,7 +60,7 @@ def descendants(pid: int) -> tuple[int, ...]:
                 continue
             seen.add(child)
             queue.append(child)
-            if _state(child) not in ("", "Z", "X"):
+            if _alive(child):
                 found.append(child)
     return tuple(found)
 
@@ -91,7 +91,7 @@ def kill_tree(pid: int, *, root: bool = True, keep: Collection[int] = ()) -> int
             _send(child, signal.SIGKILL)
         killed.update(alive)
         time.sleep(min(0.0002 * (attempt + 1), 0.01))
-    if root and _send(pid, signal.SIGKILL):
+    if root and _alive(pid) and _send(pid, signal.SIGKILL):
         killed.add(pid)
     return len(killed)
 
@@ -136,7 +136,7 @@ def _below(pid: int, keep: Collection[int]) -> list[int]:
     for child in children(pid):
         if child in keep:
             continue
-        if _state(child) not in ("", "Z", "X"):
+        if _alive(child):
             found.append(child)
         found.extend(descendants(child))
     return found
@@ -150,13 +150,13 @@ def _send(pid: int, number: signal.Signals) -> bool:
     return True
 
 
-def _state(pid: int) -> str:
-    """The kernel's letter for the state of `pid`, or an empty string when it is gone."""
+def _alive(pid: int) -> bool:
+    """Whether `pid` is there and no zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return False
 
 
 def _children_by_scan(pid: int) -> tuple[int, ...]:
