@@ -25,6 +25,8 @@ from assay.training.tiny import make_tiny_model
 CHAINS = Chains(seed=1)
 PER_PROBLEM = 4
 POOL = 8
+SHOWN = 5000
+"""Problems of the solutions that the policy imitates."""
 
 
 def solutions(first: int, problems: int, samples: int) -> Iterator[dict[str, Any]]:
@@ -58,17 +60,28 @@ def write(path: str, rows: Iterator[dict[str, Any]]) -> None:
 
 
 def teach(updates: int) -> None:
-    """A policy of 158 thousand parameters in `policy/`, which imitates the solutions."""
+    """A policy of 154 thousand parameters in `policy/`, which imitates one solution of each of many other problems.
+
+    Of few problems it would learn the solutions, not the facts, and its continuations would tell nothing.
+    """
     if Path("policy").exists():
         return
-    make_tiny_model(Path("start"), hidden_size=64, layers=3, max_positions=128)
+    make_tiny_model(Path("start"), hidden_size=64, layers=3, head_size=16, initial_std=0.125, max_positions=128)
     config = parse_config(
         {
             "kind": "sft",
             "name": "policy",
             "policy": {"model": "start"},
-            "data": {"path": "solutions.jsonl"},
-            "training": {"batch_size": 32, "epochs": 99, "learning_rate": 2e-3, "schedule": "cosine"},
+            "data": {"path": "shown.jsonl", "holdout": 0.02},
+            "training": {
+                "batch_size": 64,
+                "epochs": 99,
+                "learning_rate": 5e-3,
+                "schedule": "cosine",
+                "warmup_steps": 50,
+                "micro_batch_tokens": 8192,
+                "head_chunk_tokens": 4096,
+            },
             "steps": updates,
             "evaluate": {"every_steps": updates},
             "checkpoint": {"every_steps": updates},
@@ -89,6 +102,7 @@ def main() -> None:
     write("solutions.jsonl", solutions(0, given.problems, PER_PROBLEM))
     write("pools.jsonl", solutions(100_000, max(8, given.problems // 3), POOL))
     write("steps.jsonl", labelled(200_000, max(60, given.problems)))
+    write("shown.jsonl", solutions(200_000, SHOWN, 1))
     teach(given.updates)
 
 
