@@ -4,10 +4,9 @@
 
 The task is a chain of three small operations (`assay.testing.chains`), a line each; the policy is a tiny model that has
 imitated a scripted one with misconceptions and is right about half of the time. Both arms are the optimizer `prime`
-with the same tasks, seeds and rollouts; process rewards are scaled to a return of at most 1, which is the outcome's
-size (log ratios of short answers are several nats). The arm `outcome` has no process reward, and so the plain
-leave-one-out baseline. Every arm is trained at each rate of the same printed grid. A run's figure is the area under its
-curve: the mean outcome of all its training rollouts.
+with the same tasks, seeds and rollouts; the arm `outcome` has no process reward, and so the plain leave-one-out
+baseline. Every arm is trained at each rate of the same printed grid. A run's figure is the area under its curve: the
+mean outcome of all its training rollouts.
 
 The run `hacked` is paid by a step classifier alone, summed over steps: padding with good steps pays. Its policy has
 imitated solutions of which one in twenty says its last step again, since what is never tried is never found. Its
@@ -52,7 +51,7 @@ ARMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "outcome": ([OUTCOME], {"use": "prime", "shaping": [], "baseline": "group_loo"}),
     "prime": (
         [OUTCOME, {"use": "prime", "beta": 0.5, "learning_rate": 3e-4}],
-        {"use": "prime", "shaping": [{"use": "process_reward", "coefficient": 1.0, "normalise": True}]},
+        {"use": "prime", "shaping": [{"use": "process_reward", "coefficient": 1.0}]},
     ),
 }
 
