@@ -39,6 +39,16 @@ def new_run_folder(runs_dir: Path, name: str) -> Path:
     raise ConfigError(f"{runs_dir}: no free name for a run {name!r}; use another name or runs_dir")
 
 
+def write_config(folder: Path, text: str) -> None:
+    """Write the config, which makes `folder` a run folder: at once, and after its log is whole.
+
+    A process that is killed before has begun no run, so that nothing tries to go on from half of one.
+    """
+    temporary = folder / f"{CONFIG}.tmp"
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(folder / CONFIG)
+
+
 def run_folders(runs_dir: Path) -> list[Path]:
     """Run folders, the newest last."""
     if not runs_dir.is_dir():

@@ -81,11 +81,11 @@ def rescore(
             seed=settings.seed,
             plugins=registry.versions(),
         )
-        (target / runs.CONFIG).write_text(dump_config(settings), encoding="utf-8")
         listed: list[list[str]] = []
         means = _Means()
 
         with RunStore.create(target, info) as store:
+            runs.write_config(target, dump_config(settings))
 
             def keep(again: Again) -> None:
                 _store(store, again)

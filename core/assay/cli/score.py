@@ -204,8 +204,8 @@ class _Records:
             seed=settings.seed,
             plugins=dict(self._plugins),
         )
-        (folder / runs.CONFIG).write_text(dump_config(settings), encoding="utf-8")
         self._store = self._stack.enter_context(RunStore.create(folder, info))
+        runs.write_config(folder, dump_config(settings))
         self._lines = self._stack.enter_context(self._output.open("wb"))
 
     def keep(self, result: Scored) -> None:

@@ -109,10 +109,10 @@ async def afit(
             plugins=plan.registry.versions(),
         )
         if stored is None:
-            (folder / runs.CONFIG).write_text(dump_config(config), encoding="utf-8")
-            (folder / runs.DATA).write_text(json.dumps(facts, indent=1), encoding="utf-8")
             stored = RunStore.create(folder, info)
             stack.callback(stored.close)
+            (folder / runs.DATA).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            runs.write_config(folder, dump_config(config))
         session = _Session.open(plan, info, folder, emit, resumed=resume is not None, ranks=ranks)
         await session.run()
     return folder

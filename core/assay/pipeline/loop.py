@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from assay.contracts import Reward, Rollout, RolloutRequest, Sampling, ScoredGroup, Task, WeightsRef
@@ -17,7 +18,6 @@ from assay.pipeline.overlap import Overlap
 from assay.pipeline.tickets import Ticket, Tickets
 from assay.pipeline.watchdog import Watchdog
 from assay.protocols import Decision, RolloutEngine
-
 
 T = TypeVar("T")
 
@@ -311,7 +311,7 @@ class Loop:
                     learned: Mapping[str, float] = {}
                     if isinstance(self.judge, LearningJudge):
                         learned = await self.judge.learn(groups)
-                    metrics = {**await _in_own_thread(lambda: self.learner.step(groups)), **learned}
+                    metrics = {**await _in_own_thread(partial(self.learner.step, groups)), **learned}
             finally:
                 self._leave("train", f"{self.settings.groups_per_step} groups")
             self.watchdog.progress(self.clock())
@@ -387,6 +387,6 @@ async def _in_own_thread(act: Callable[[], T]) -> T:
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="assay-update")
     try:
-        return await asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, act)
+        return await asyncio.get_running_loop().run_in_executor(pool, partial(contextvars.copy_context().run, act))
     finally:
         pool.shutdown(wait=False)

@@ -97,9 +97,9 @@ async def atrain(
             plugins=plan.registry.versions(),
         )
         if stored is None:
-            (folder / runs.CONFIG).write_text(dump_config(config), encoding="utf-8")
             stored = RunStore.create(folder, info)
             stack.callback(stored.close)
+            runs.write_config(folder, dump_config(config))
         resumed = resume is not None
         session = await Session.open(plan, info, folder, stored, stack, emit, resumed=resumed, taught=taught)
         await session.run()
