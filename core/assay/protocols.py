@@ -212,7 +212,7 @@ class Critic(Sidecar, Protocol):
     """
 
     def bind(self, hidden_size: int) -> None:
-        """Make the parameters for a policy of this width; called once, before `parameters`."""
+        """Make the parameters for a policy of this width; called once, before `parameters`, with torch's seed set."""
         ...
 
     def values(self, hidden: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class StateHead(Sidecar, Protocol):
     """
 
     def bind(self, hidden_size: int) -> None:
-        """Make the parameters for a model of this width; called once, before `parameters`."""
+        """Make the parameters for a model of this width; called once, before `parameters`, with torch's seed set."""
         ...
 
     def read(self, hidden: Tensor) -> Tensor:

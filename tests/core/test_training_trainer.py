@@ -297,6 +297,48 @@ def test_critics_are_bound_trained_and_valued_before_the_update(policy: PolicyMo
     assert not same(before, [parameter.detach() for parameter in trainer.sidecars[0].parameters()])
 
 
+class DrawnCritic:
+    """A critic of its own whose first weights come out of torch's own generator."""
+
+    name = "drawn"
+
+    def bind(self, hidden_size: int) -> None:
+        self.layer = torch.nn.Linear(hidden_size, 1)
+
+    def parameters(self) -> list[Tensor]:
+        return list(self.layer.parameters())
+
+    def values(self, hidden: Tensor) -> Tensor:
+        return self.layer(hidden).squeeze(-1)
+
+    def after_step(self, batch: TrainBatch, metrics: Any) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.layer.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.layer.load_state_dict(state)
+
+
+def test_first_weights_that_a_part_draws_are_decided_by_the_seed(folder: Path) -> None:
+    def drawn(seed: int) -> list[Tensor]:
+        optimizer = preset("reinforce")
+        critic = DrawnCritic()
+        optimizer.sidecars = (critic,)  # pyright: ignore[reportAttributeAccessIssue]
+        Trainer(load_policy(str(folder)), optimizer, seed=seed)
+        return critic.parameters()
+
+    state = torch.get_rng_state()
+    first = drawn(1)
+    torch.rand(3)  # what else a process has drawn decides nothing
+    assert same(first, drawn(1))
+    assert not same(first, drawn(2))
+    torch.set_rng_state(state)
+    drawn(1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_what_an_optimizer_needs_and_is_not_there_is_one_sentence(policy: PolicyModel) -> None:
     with pytest.raises(ConfigError, match="needs a critic"):
         Trainer(policy, Recorder(Needs(values=True)))

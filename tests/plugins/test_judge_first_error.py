@@ -17,12 +17,11 @@ ANSWER = "two and two is 4\n\n4 times 2 is 9\n\n\n\n  9 minus 1 is 8 \n\nso 8"
 
 
 def ask(text: str, *votes: object, **options: Any) -> Verdict:
-    """The verdict where the judge names these steps in turn."""
-    waiting = iter(votes)
+    """The verdict where the judge's votes name these steps: a vote's seed says which it is, in any order of arrival."""
 
     def script(body: Body) -> str:
         mark = re.findall(r'"key": "([0-9a-f]{12})"', body["messages"][-1]["content"])[-1]
-        return json.dumps({"reason": "because", "first_wrong_step": next(waiting), "key": mark})
+        return json.dumps({"reason": "because", "first_wrong_step": votes[body["seed"]], "key": mark})
 
     component = component_from("assay_judge", "reward_source", "judge-first-error")
     with scripted_endpoint(script) as endpoint:

@@ -70,7 +70,7 @@ class Trainer:
             optimizer: turns rewards into a loss; None where only `step_examples` is used.
             settings: step size, splitting, precision.
             objective: turns examples into a loss; its heads are trained and checkpointed with the policy.
-            seed: decides the split into mini-batches.
+            seed: decides the split into mini-batches, and the first weights that critics and heads draw.
             reference: frozen policy for `logp_ref`; None copies the policy where the optimizer needs one (with a LoRA
                 adapter: the policy with the adapter off, without a copy).
             models: further frozen policies by the names in `needs.models`.
@@ -99,8 +99,10 @@ class Trainer:
         self._sidecars = [sidecar for part in (optimizer, objective) if part is not None for sidecar in part.sidecars]
         self._critics = [sidecar for sidecar in self._sidecars if isinstance(sidecar, Critic)]
         self._heads = [sidecar for sidecar in self._sidecars if isinstance(sidecar, StateHead)]
-        for critic in (*self._critics, *self._heads):
-            critic.bind(policy.model.get_output_embeddings().weight.shape[1])
+        with torch.random.fork_rng(devices=[]):  # what a part draws for its first weights is of the run's seed
+            torch.manual_seed(seed)
+            for critic in (*self._critics, *self._heads):
+                critic.bind(policy.model.get_output_embeddings().weight.shape[1])
         self._models = dict(models or {})
         if self.settings.lora is not None:
             if self.ranks.size > 1:

@@ -12,7 +12,7 @@ def test_a_grade_is_learned_and_its_folder_is_a_source(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model", hidden_size=32)
     rows = [{"prompt": f"{n}?", "response": text, "reward": g} for n in range(9) for text, g in (("ab", 1), ("ba", 0))]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    training = {"learning_rate": 1e-2, "epochs": 20, "batch_size": 16}
+    training = {"learning_rate": 3e-3, "epochs": 40, "batch_size": 16}
     table = {"kind": "prm", "model": {"base": str(model)}, "objective": {"use": "graded"}, "training": training}
     config = parse_config({**table, "data": {"path": "rows.jsonl"}, "runs_dir": str(tmp_path / "runs")})
     run = assay.train(config, base_dir=tmp_path)
