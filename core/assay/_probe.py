@@ -1,20 +1,19 @@
-"""Lists what plugin modules offer, in a process of its own: `python -m assay._probe MODULE...` prints one JSON line.
+"""Lists what plugin modules offer, in a process that is there for nothing else.
 
 A plugin is somebody else's code that runs at import: it may raise, hang, exit, print, or change the interpreter that
 it is imported into. All of that happens here and not in the process that only wants to know the names.
 """
 
 import builtins
-import contextlib
 import importlib
 import json
 import math
 import os
-import sys
 import time
 import traceback
+from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from assay.hooks import COMPONENT_HOOKS, OBSERVER_HOOKS, collect, single_plugin
 
@@ -22,15 +21,12 @@ WATCHED: tuple[ModuleType, ...] = (builtins, math, json, os)
 """Modules that every other verifier stands on; a plugin that changes them is refused."""
 
 
-def main() -> None:
-    """Probe the modules named on the command line and write one JSON line per module to the original stdout."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
-        os.dup2(2, 1)
-        for module in sys.argv[1:]:
-            answer.write(json.dumps({"module": module, **probe(module)}) + "\n")
-            answer.flush()
-    # A plugin may have left threads or exit handlers behind; nothing of it is wanted here.
-    os._exit(0)
+def write_answers(modules: Iterable[str], answers: BinaryIO) -> None:
+    """Probe the modules and write one JSON line per module."""
+    dumps = json.dumps
+    for module in modules:
+        answers.write(dumps({"module": module, **probe(module)}).encode() + b"\n")
+        answers.flush()
 
 
 def probe(name: str) -> dict[str, Any]:
@@ -95,8 +91,3 @@ def _cause(error: BaseException, name: str) -> str:
             where = f" ({'/'.join(parts[start:])}:{frame.lineno})"
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        main()

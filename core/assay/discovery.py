@@ -12,24 +12,24 @@ import os
 import secrets
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import assay
+from assay._prober import Group
 from assay.hookspecs import ENTRY_POINTS
 from assay.process import kill_marked, kill_tree
 
 IDLE_LIMIT_S = 1.0
 """Longest wait for a third party's plugin that is not even computing."""
 HARD_LIMIT_S = 20.0
-"""Longest wait for any plugin."""
+"""Longest wait for any third party's plugin."""
+OWN_LIMIT_S = 60.0
+"""Longest wait for assay's own."""
 SLOW_IMPORT_S = 0.3
 """Seconds of an import beyond which `assay plugins` warns: listing imports every plugin once."""
 OWN_DISTRIBUTION = "assay"
@@ -99,11 +99,9 @@ def installed_plugins(*, allow: Iterable[str] | None = None, cache_dir: Path | N
     for plugin in missing:
         groups.setdefault("" if plugin.builtin else f"{plugin.distribution}:{plugin.name}", []).append(plugin)
     if groups:
-        with ThreadPoolExecutor(max_workers=16) as pool:
-            for answers in pool.map(_probe, groups.values()):
-                for plugin, answer in answers.items():
-                    known[plugin] = answer
-                    cache.put(plugin, answer)
+        for plugin, answer in _probe(list(groups.values())).items():
+            known[plugin] = answer
+            cache.put(plugin, answer)
         cache.save()
     found = [plugin.model_copy(update=_fields(known[plugin] or {})) for plugin in wanted]
     found += [p.model_copy(update={"state": "blocked", "cause": "left out by ASSAY_PLUGINS or allow"}) for p in blocked]
@@ -140,65 +138,54 @@ def _fields(answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _probe(plugins: Sequence[Plugin]) -> dict[Plugin, dict[str, Any]]:
-    """Ask one child process about `plugins`; those it did not answer for are broken with the cause."""
-    own = plugins[0].builtin
+def _probe(groups: Sequence[Sequence[Plugin]]) -> dict[Plugin, dict[str, Any]]:
+    """What is said of every plugin of every group; those without an answer are broken with the cause."""
+    answers = _ask(groups)
+    left = [[group] for group in groups if not answers.keys() >= {plugin.module for plugin in group}]
+    # A plugin can end the process that has all of them probed: each that is left is then asked about by itself.
+    if left and len(groups) > 1:
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            for alone in pool.map(_ask, left):
+                answers |= alone
+    silence = {"cause": "its import ended the process that asked about it"}
+    return {plugin: answers.get(plugin.module, silence) for group in groups for plugin in group}
+
+
+def _ask(groups: Sequence[Sequence[Plugin]]) -> dict[str, dict[str, Any]]:
+    """What a process of its own says of the modules, by module; where it is ended itself, some are missing."""
     token = secrets.token_hex(8)
     child = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-        [sys.executable, "-P", "-m", "assay._probe", *(plugin.module for plugin in plugins)],
+        [sys.executable, "-P", "-m", "assay._prober", *(_limited(group).word() for group in groups)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         env={**os.environ, "ASSAY_PROBE": token},
     )
-    lines: list[str] = []
-    reader = threading.Thread(target=_read_lines, args=(child, lines), daemon=True)
-    reader.start()
-    verdict = _wait(child, hard_limit_s=60.0 if own else HARD_LIMIT_S, idle_limit_s=60.0 if own else IDLE_LIMIT_S)
-    kill_tree(child.pid, root=child.returncode is None)
-    child.wait()
-    kill_marked(f"ASSAY_PROBE={token}")
-    reader.join(timeout=1.0)
-    answers: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        try:
-            answer = json.loads(line)
-            _fields(answer)
-        except (ValueError, ValidationError):
-            continue
-        answers[answer["module"]] = answer
-    silence = {"cause": verdict or f"its import ended the process with status {child.returncode}"}
-    return {plugin: answers.get(plugin.module, silence) for plugin in plugins}
-
-
-def _read_lines(child: "subprocess.Popen[bytes]", lines: list[str]) -> None:
-    stream = child.stdout
-    assert stream is not None
-    with stream:
-        while (line := stream.readline(8 << 20)) and len(lines) < 1000:
-            lines.append(line.decode("utf-8", "replace"))
-
-
-def _wait(child: "subprocess.Popen[bytes]", *, hard_limit_s: float, idle_limit_s: float) -> str | None:
-    """Wait for the child; the cause as a sentence when it idles past its limit, or never ends."""
-    started = active = time.monotonic()
-    while child.poll() is None:
-        now = time.monotonic()
-        if _computes(child.pid):
-            active = now
-        if now - started > hard_limit_s or (now - started > idle_limit_s and now - active > 0.5):
-            return f"its import did not end within {now - started:.1f} s"
-        time.sleep(0.01)
-    return None
-
-
-def _computes(pid: int) -> bool:
-    """Whether the process runs, waits for a core or for the disk; a busy machine makes a plugin slow, not idle."""
     try:
-        return psutil.Process(pid).status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
-    except psutil.Error:
-        return False
+        output, _ = child.communicate(timeout=OWN_LIMIT_S + HARD_LIMIT_S * len(groups))
+    except subprocess.TimeoutExpired:
+        output = b""
+    finally:
+        kill_tree(child.pid, root=child.returncode is None)
+        child.wait()
+        kill_marked(f"ASSAY_PROBE={token}")
+    answers: dict[str, dict[str, Any]] = {}
+    for line in output.splitlines():
+        answer: dict[str, Any] = json.loads(line)
+        try:
+            _fields(answer)
+        except ValidationError as error:
+            first = error.errors()[0]
+            answer["cause"] = f"it offers {'.'.join(map(str, first['loc']))} wrongly: {first['msg']}"
+        answers[answer["module"]] = answer
+    return answers
+
+
+def _limited(group: Sequence[Plugin]) -> Group:
+    """The modules of the plugins; assay's own have more time."""
+    idle_limit_s, hard_limit_s = (OWN_LIMIT_S, OWN_LIMIT_S) if group[0].builtin else (IDLE_LIMIT_S, HARD_LIMIT_S)
+    return Group([plugin.module for plugin in group], idle_limit_s, hard_limit_s)
 
 
 class _Cache:

@@ -43,6 +43,11 @@ HOSTILE = {
         "from assay import hookimpl\n@hookimpl\ndef assay_no_such_hook():\n    return []",
         "assay_no_such_hook",
     ),
+    "ends_its_parent": ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", "ended the process that asked"),
+    "wrong_facts": (
+        GOOD.format(name="wrong").replace("[source]", "[__import__('dataclasses').replace(source, facts={'a': 1})]"),
+        "it offers facts.a wrongly: Input should be a valid string",
+    ),
     "wrong_type": (
         "from assay import hookimpl\n@hookimpl\ndef assay_reward_sources():\n    return [1]",
         "expected Component; found int 1",
