@@ -27,6 +27,7 @@ from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.partial import Partial, ServerSpan, attempt_seed
 from assay_engines.vllm.probing import Probe, compare
 from assay_engines.vllm.server import find_python, server_command
+from assay_engines.vllm.transfer import FileTransfer
 
 Body = Mapping[str, Any]
 Chunk = Mapping[str, Any] | None
@@ -267,9 +268,11 @@ class Letters:
 
 def engine_at(url: str, tmp_path: Path) -> VLLMEngine:
     model = write_weights(tmp_path / "model", {"w": (2,)})
-    host = GivenHost(url, VLLMOptions(url=url, start_s=5))
+    host = GivenHost(url, VLLMOptions(url=url, start_s=5), FileTransfer())
     speaker = Speaker(Letters(), frozenset({25}), "plain")
-    return VLLMEngine(host, speaker, model=model, weights_folder=tmp_path / "weights", dtype="float32")
+    return VLLMEngine(
+        host, speaker, model=model, weights_folder=tmp_path / "weights", transfer=FileTransfer(), dtype="float32"
+    )
 
 
 def request(name: str, text: str = "bc", **sampling: Any) -> RolloutRequest:
@@ -351,11 +354,13 @@ def test_replies_that_cannot_be_trusted_stop_the_run(tmp_path: Path) -> None:
     other = json.loads(json.dumps(broken).replace('"token_id": 3', '"token_id": 4'))
     gap = chunk([3, 4], "length", [("0", 0, 1)])
     strange = chunk([3], "length", [("default", 0, 1)])
+    foreign = chunk([3], "length", [("7", 0, 1)])
     cases = {
         "not a number": nan,
         "do not belong to the tokens": other,
         "cover 1 of 2": gap,
         "not by a number of ours": strange,
+        "version 7 made tokens, and it had 0 to 0 meanwhile; somebody else gives it weights": foreign,
     }
     for words, reply in cases.items():
         with scripted_vllm(lambda _, reply=reply: [reply], []) as url, pytest.raises(EngineError, match=words):

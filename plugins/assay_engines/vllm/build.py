@@ -15,15 +15,17 @@ from assay_engines.vllm.engine import Speaker, VLLMEngine
 from assay_engines.vllm.host import GivenHost, OwnHost
 from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.server import find_python, new_log
+from assay_engines.vllm.transfer import FileTransfer, NcclTransfer, Transfer
 
 
 def build_engine(options: VLLMOptions, context: BuildContext) -> VLLMEngine:
     """The engine; its server starts with the first request.
 
     Raises:
-        ConfigError: no environment, no model, or a model whose files are nowhere.
+        ConfigError: no environment, no model, a model whose files are nowhere, or no GPU where one is asked for.
     """
-    host = None if options.url is None else GivenHost(options.url, options)
+    transfer = _transfer(options, context)
+    host = None if options.url is None else GivenHost(options.url, options, transfer)
     python = None if host is not None else find_python(options, context.cache_dir, context.base_dir)
     policy = context.policy
     if options.model is not None:
@@ -51,10 +53,29 @@ def build_engine(options: VLLMOptions, context: BuildContext) -> VLLMEngine:
         Speaker(tokenizer, end_ids, options.template),
         model=model,
         weights_folder=_weights_folder(options, context),
+        transfer=transfer,
         dtype=dtype,
         restarts=options.restarts,
         ignore_end=options.ignore_end,
     )
+
+
+def _transfer(options: VLLMOptions, context: BuildContext) -> Transfer:
+    if options.transfer == "file":
+        return FileTransfer()
+    import torch
+
+    from assay_engines.vllm.nccl import NcclError
+
+    if not context.device.startswith("cuda") or not torch.cuda.is_available():
+        raise ConfigError(
+            f"engine 'vllm': transfer = 'nccl' sends weights from GPU to GPU, and this process trains on "
+            f"{context.device!r}; use transfer = 'file'"
+        )
+    try:
+        return NcclTransfer(torch.empty(0, device=context.device).device)
+    except NcclError as error:
+        raise ConfigError(f"engine 'vllm': transfer = 'nccl': {error}; use transfer = 'file'") from error
 
 
 def _weights_folder(options: VLLMOptions, context: BuildContext) -> Path:

@@ -1,4 +1,4 @@
-"""The rollout engine on a vLLM server: requests as token ids, answers token by token, weights by files.
+"""The rollout engine on a vLLM server: requests as token ids, answers token by token, weights in flight.
 
 Each request is a coroutine of its own. It streams, so that after the server's death it goes on from the tokens it has;
 which of those may be kept, and by which weights they were made, is decided by `partial.py`. A new version is checked on
@@ -24,7 +24,8 @@ from assay_engines.vllm.files import check_weights, read_shapes
 from assay_engines.vllm.host import GivenHost, Life, OwnHost, Weights
 from assay_engines.vllm.partial import Partial, attempt_seed
 from assay_engines.vllm.probing import compare, read_probe
-from assay_engines.vllm.routes import Lost
+from assay_engines.vllm.routes import Delta, Lost
+from assay_engines.vllm.transfer import Transfer
 
 log = logging.getLogger("assay.engines")
 CONNECTIONS = 512
@@ -82,6 +83,7 @@ class VLLMEngine:
         *,
         model: Path,
         weights_folder: Path,
+        transfer: Transfer,
         dtype: str,
         restarts: int = 3,
         ignore_end: bool = False,
@@ -95,6 +97,7 @@ class VLLMEngine:
         self.host = host
         """Where the server is."""
         self._speaker = speaker
+        self._transfer = transfer
         self._weights = Weights(model, 0)
         self._shapes = read_shapes(model)
         self._dtype = dtype
@@ -114,6 +117,8 @@ class VLLMEngine:
         self._unproven: Weights | None = None
         self._calls: dict[str, _Call] = {}
         self._deaths = 0
+        self._refusals = 0
+        """Pushes in a row that the server did not survive."""
         self._tag = secrets.token_hex(4)
         self._closed = False
 
@@ -218,6 +223,7 @@ class VLLMEngine:
             async for delta in life.routes.generate(self._body(call, life)):
                 call.partial.add(delta.tokens, delta.logprobs)
                 if delta.finish is not None:
+                    self._check_versions(call, delta)
                     call.partial.close(delta.spans)
                     return delta.finish
         except ValueError as error:
@@ -225,6 +231,15 @@ class VLLMEngine:
         finally:
             call.wire_id = None
         raise Lost("the stream ended without a finish")
+
+    def _check_versions(self, call: _Call, delta: Delta) -> None:
+        first, last = call.partial.version, self._weights.version
+        strange = [span.version for span in delta.spans if not first <= span.version <= last]
+        if strange:
+            raise EngineError(
+                f"engine 'vllm': request {call.request.id!r}: the server says that version {strange[0]} made tokens, "
+                f"and it had {first} to {last} meanwhile; somebody else gives it weights"
+            )
 
     def _body(self, call: _Call, life: Life) -> dict[str, Any]:
         sampling, partial = call.request.sampling, call.partial
@@ -415,14 +430,27 @@ class VLLMEngine:
         try:
             if self._going.is_set():
                 await life.routes.pause()
-            await life.routes.update(str(new.folder), files, new.version)
+            await self._transfer.push(life.routes, life.number, new.folder, files, new.version)
+            named = await life.routes.version()
+            if named != str(new.version):
+                raise EngineError(
+                    f"engine 'vllm': the server calls its weights {named!r} after version {new.version} was pushed; "
+                    "somebody else gives it weights, or it is not vLLM 0.32"
+                )
             self._weights = new
+            self._refusals = 0
             if self._going.is_set():
                 await life.routes.resume()
         except Lost as cause:
             self._weights = new
             self._life = None
             await life.routes.aclose()
+            self._refusals += 1
+            if self._refusals > self._restarts:
+                raise EngineError(
+                    f"engine 'vllm': the server did not survive {self._refusals} pushes of weights in a row: {cause}; "
+                    f"it said: {self.host.last_words()}"
+                ) from cause
             self._life = await self.host.failed_update(new, cause)
         finally:
             self._updating = False
@@ -471,6 +499,7 @@ class VLLMEngine:
         self._open.set()
         self._going.set()
         life, self._life = self._life, None
+        self._transfer.close()
         await self.host.end()
         if life is not None:
             await life.routes.aclose()

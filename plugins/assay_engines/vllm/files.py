@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.errors import EngineError
 
 Shapes = Mapping[str, tuple[int, ...]]
 _LARGEST_HEADER = 100 << 20
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""What safetensors and torch call a type."""
+
+
+class Entry(NamedTuple):
+    """One tensor of a folder."""
+
+    file: str
+    name: str
+    dtype: str
+    """As torch calls it."""
+    shape: tuple[int, ...]
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -28,6 +40,23 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
         for name, entry in _header(file).items():
             shapes[name] = tuple(int(size) for size in entry["shape"])
     return shapes
+
+
+def read_entries(folder: Path, files: Sequence[str]) -> list[Entry]:
+    """Every tensor of these files, file after file.
+
+    Raises:
+        EngineError: a tensor of a type that weights do not have.
+    """
+    entries: list[Entry] = []
+    for file in files:
+        for name, entry in _header(folder / file).items():
+            dtype = _DTYPES.get(entry["dtype"])
+            if dtype is None:
+                known = ", ".join(_DTYPES)
+                raise EngineError(f"push_weights: {name} in {folder / file} is {entry['dtype']}; can send {known}")
+            entries.append(Entry(file, name, dtype, tuple(int(size) for size in entry["shape"])))
+    return entries
 
 
 def check_weights(folder: Path, expected: Shapes) -> list[str]:

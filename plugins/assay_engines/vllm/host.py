@@ -16,7 +16,8 @@ from assay.errors import EngineError
 from assay_engines.vllm.files import check_weights
 from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.routes import Lost, Routes, Served
-from assay_engines.vllm.server import Server, free_port, server_command
+from assay_engines.vllm.server import Server, free_port, server_command, transfer_config
+from assay_engines.vllm.transfer import Transfer
 
 log = logging.getLogger("assay.engines")
 _LOOK_S = 0.25
@@ -89,7 +90,10 @@ class OwnHost:
                 raise self._failed(server, f"did not answer within start_s = {self._options.start_s:g} s")
             await asyncio.sleep(_LOOK_S)
         self._lives += 1
-        return await _greet(routes, weights.version, self._lives)
+        try:
+            return await _greet(routes, weights.version, self._lives)
+        except Lost as cause:
+            raise self._failed(server, f"ended as soon as it had started ({cause})") from cause
 
     async def alive(self, life: Life) -> bool:
         """Whether this life goes on; looks long enough to see a dying server end."""
@@ -119,12 +123,12 @@ class OwnHost:
 class GivenHost:
     """A server that somebody else runs on this host."""
 
-    def __init__(self, url: str, options: VLLMOptions) -> None:
-        """Nothing is asked before `begin`."""
+    def __init__(self, url: str, options: VLLMOptions, transfer: Transfer) -> None:
+        """Nothing is asked before `begin`; a later life of the server is given its weights by `transfer`."""
         self._url = url
+        self._transfer = transfer
         self._options = options
         self._lives = 0
-        self._pushed = False
 
     async def begin(self, weights: Weights) -> Life:
         """Wait until it answers; in a later life of it, push the weights that it should have."""
@@ -140,10 +144,20 @@ class GivenHost:
             await asyncio.sleep(_LOOK_S)
         self._lives += 1
         if self._lives > 1:
-            await routes.pause()
-            await routes.update(str(weights.folder), check_weights(weights.folder, {}), weights.version)
-            await routes.resume()
-        return await _greet(routes, weights.version, self._lives)
+            files = check_weights(weights.folder, {})
+            try:
+                await routes.pause()
+                await self._transfer.push(routes, self._lives, weights.folder, files, weights.version)
+                await routes.resume()
+            except Lost as cause:
+                return await self.failed_update(weights, cause)
+        return await self._greeted(routes, weights)
+
+    async def _greeted(self, routes: Routes, weights: Weights) -> Life:
+        try:
+            return await _greet(routes, weights.version, self._lives)
+        except Lost as cause:
+            raise EngineError(f"engine 'vllm': the server at {self._url} answered, then failed: {cause}") from cause
 
     async def alive(self, life: Life) -> bool:
         """Whether it answers."""
@@ -154,7 +168,8 @@ class GivenHost:
         """Refused: only its owner can start it again."""
         raise EngineError(
             f"engine 'vllm': the server at {self._url} could not take version {weights.version}: {cause}; start it "
-            'again with the plug-in assay-vllm and --weight-transfer-config \'{"backend":"assay_file"}\', on this host'
+            "again on this host, with the plug-in assay-vllm and "
+            f"--weight-transfer-config '{transfer_config(self._options)}'"
         ) from cause
 
     def last_words(self) -> str:

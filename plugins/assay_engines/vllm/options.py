@@ -35,6 +35,10 @@ class VLLMOptions(Options):
     weights_dir: str | None = None
     """Folder that new weights are handed over in, for example under `/dev/shm`; default `weights` in the run's folder.
     It holds up to two versions and is emptied at the end."""
+    transfer: Literal["file", "nccl"] = "file"
+    """How new weights get into the server: it reads the files itself, or they are broadcast between GPUs; each of the
+    server's workers then needs a GPU that the trainer does not use, for example
+    `server_args = ["--device-ids", "1"]`."""
     start_s: float = Field(default=600.0, gt=0)
     """Longest start of the server, in seconds."""
     restarts: int = Field(default=3, ge=0)

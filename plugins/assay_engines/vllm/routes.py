@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,6 +19,7 @@ from assay_engines.vllm.partial import ServerSpan
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
 GENERATE = "/inference/v1/generate"
 PREFIX = "generate-tokens-"
 """What the token route puts before a request's id; aborting needs the whole."""
@@ -143,11 +144,34 @@ class Routes:
         """Call the weights in use by a number."""
         await self._ask("POST", "/update_weight_version", {"new_version": str(version)})
 
-    async def update(self, root: str, files: Sequence[str], version: int) -> None:
-        """Load new weights from files; the scheduler must be paused."""
-        await self._ask("POST", "/init_weight_transfer_engine", {"init_info": {"root": root}})
+    async def version(self) -> str:
+        """What the server calls the weights in use."""
+        reply = await self._ask("GET", "/weight_info")
+        return _field(reply, f"{self.url}/weight_info", "weight_version", str)
+
+    async def world_size(self) -> int:
+        """How many workers hold a part of the model, over all of its copies."""
+        reply = await self._ask("GET", "/get_world_size")
+        return _field(reply, f"{self.url}/get_world_size", "world_size", int)
+
+    async def begin_transfer(self, init_info: Mapping[str, Any]) -> None:
+        """Tell the workers how weights will come."""
+        await self._ask("POST", "/init_weight_transfer_engine", {"init_info": dict(init_info)})
+
+    async def end_transfer(self) -> None:
+        """Let the workers forget whoever sent them weights before."""
+        await self._ask("POST", "/shutdown_weight_transfer_engine")
+
+    async def start_update(self) -> None:
+        """New weights begin; the scheduler must be paused."""
         await self._ask("POST", "/start_weight_update")
-        await self._ask("POST", "/update_weights", {"update_info": {"files": list(files)}})
+
+    async def update(self, update_info: Mapping[str, Any]) -> None:
+        """Load weights; back when they are loaded."""
+        await self._ask("POST", "/update_weights", {"update_info": dict(update_info)})
+
+    async def finish_update(self, version: int) -> None:
+        """All weights came: they are called by this number from now on."""
         await self._ask("POST", "/finish_weight_update", {"weight_version": str(version)})
 
     async def aclose(self) -> None:
@@ -213,6 +237,16 @@ def _delta(line: str) -> Delta:
         raise Lost("the server gave the request up with an error of its own")
     spans = tuple(ServerSpan(_number(each.version), each.start, each.end) for each in choice.weight_versions or ())
     return Delta(tuple(choice.token_ids), tuple(each.logprob for each in content), choice.finish_reason, spans)
+
+
+def _field(reply: bytes, asked: str, name: str, kind: type[T]) -> T:
+    try:
+        value = json.loads(reply)[name]
+    except (ValueError, KeyError, TypeError):
+        value = None
+    if not isinstance(value, kind):
+        raise EngineError(f"engine 'vllm': {asked} is not the reply of a vLLM server: no {name} in it")
+    return value
 
 
 def _number(version: str) -> int:

@@ -5,6 +5,7 @@ The process tree is that of `assay.process`: it dies with this process, however 
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from assay_engines.vllm.options import VLLMOptions
 
 MODULE = "vllm.entrypoints.launchers.api_server.entry"
 SERVED_NAME = "policy"
+BACKENDS = {"file": "assay_file", "nccl": "nccl"}
+"""What vLLM calls the ways of the option `transfer`."""
 _TAIL_BYTES = 1 << 14
 _TELLING = ("Error", "error:", "Exception", "Killed", "No space")
 
@@ -43,13 +46,18 @@ def server_command(
     command = [str(python), "-m", MODULE, "--model", str(model), "--served-model-name", SERVED_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--max-num-seqs", str(options.max_rows)]
     command += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    command += ["--scheduling-policy", "priority", "--weight-transfer-config", '{"backend":"assay_file"}']
+    command += ["--scheduling-policy", "priority", "--weight-transfer-config", transfer_config(options)]
     command += ["--disable-uvicorn-access-log"]
     if options.max_model_len is not None:
         command += ["--max-model-len", str(options.max_model_len)]
     if on_cpu:
         command += ["--enforce-eager"]
     return [*command, *options.server_args]
+
+
+def transfer_config(options: VLLMOptions) -> str:
+    """The value of `--weight-transfer-config`."""
+    return json.dumps({"backend": BACKENDS[options.transfer]}, separators=(",", ":"))
 
 
 class Server:
