@@ -17,7 +17,7 @@ MAX_DEPTH = 200
 MAX_DIGITS = 4300
 """Longest integer; Python itself refuses longer ones, whose reading takes quadratic time."""
 STDIN = "/dev/stdin"
-"""What `-` means where a file is named."""
+"""What `-` means where a command takes data."""
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN|-?\d[\d.eE+-]*')
 
 
@@ -56,10 +56,15 @@ def read_rows(path: str | Path) -> Iterator[Row | BadRowError]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+def is_data(name: str | Path) -> bool:
+    """Whether rows can be read from what has this name: a file, a pipe or standard input, and no folder."""
+    return str(name) == STDIN or (Path(name).exists() and not Path(name).is_dir())
+
+
 def stem(path: str) -> str:
-    """The path of a JSONL file without its suffix; what comes on standard input has a name in the current folder."""
+    """The path of a data file without its suffix; what comes on standard input has a name in the current folder."""
     path = Path(path).name if path == STDIN else path
-    return path.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    return path.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json").removesuffix(".parquet")
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -159,3 +159,26 @@ def test_a_dash_is_standard_input(folder: Path):
     wrong = run("score", "-", "-r", "math", given="{}\n[]\n")
     assert wrong.returncode == 2
     assert "/dev/stdin:1" in wrong.stderr
+    pool = "".join(
+        json.dumps({"prompt": "?", "response": "r", "answer": n, "correct": n == 2, "s": n}) + "\n" for n in (1, 2)
+    )
+    ranked = run("rerank", "--json", "-", "--scores", "s", "--correct", "correct", "--n", "2", given=pool)
+    assert ranked.returncode == 0, ranked.stderr
+    steps = json.dumps({"problem": "?", "steps": ["a"], "label": 0})
+    assert "/dev/stdin has labelled steps" in run("rerank", "-", given=steps).stderr
+    blank = run("label", "-", "-r", "math", "--model", "m", given='{"problem": "?", "answer": "2", "response": " "}')
+    assert "/dev/stdin:1: the response has no step" in blank.stderr
+
+
+def test_a_dash_is_standard_input_only_where_data_is_named(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "data.jsonl").write_text(ROW, "utf-8")
+    assert main(["score", "data.jsonl", "-r", "math", "--prompt=-"]) == 2
+    assert "data.jsonl:1: column '-' is missing" in capsys.readouterr().err
+    assert main(["show", "-"]) == 2
+    assert "/dev/stdin" not in capsys.readouterr().err
+
+
+def test_an_option_that_does_not_exist_is_none_wherever_it_stands(folder: Path, capsys: pytest.CaptureFixture[str]):
+    for arguments in (["--wrkers", "3", "data.jsonl"], ["data.jsonl", "--wrkers=3"], ["--wrkers"]):
+        assert main(["score", *arguments]) == 2
+        assert "assay score: Unknown option: --wrkers. Did you mean --workers?" in capsys.readouterr().err

@@ -11,7 +11,6 @@ import cyclopts
 import assay
 from assay.cli.output import complain
 from assay.errors import AssayError, ConfigError, did_you_mean
-from assay.rows import STDIN
 
 
 class Command(NamedTuple):
@@ -63,8 +62,7 @@ def build_app() -> cyclopts.App:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0 done, 1 our defect, 2 a mistake, 3 past a limit, 130 interrupted."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
-    given = sys.argv[1:] if arguments is None else arguments
-    tokens = [STDIN if word == "-" else word for word in given]
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
     app = build_app()
     try:
         if tokens and tokens[0] not in COMMANDS and not tokens[0].startswith("-"):
@@ -79,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(str(error))
         return error.exit_code
     except cyclopts.CycloptsError as error:
+        if isinstance(error, cyclopts.UnknownOptionError) and error.app is not None:
+            error.argument_collection = error.app.assemble_argument_collection()  # for the nearest one
         complain(f"{' '.join(['assay', *tokens[:1]])}: {' '.join(str(error).split())}")
         return 2
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import Parameter
 
 from assay import runs
+from assay.cli.data_file import DataFile
 from assay.cli.output import emit, note, say, table
 from assay.config.rewards import JudgingConfig, RewardEntry, SourceEntry
 from assay.config.run import ScoreData
@@ -20,7 +21,7 @@ from assay.reports.audit import Bench, as_label, audit_against, audit_data, audi
 from assay.reports.differences import Answer, recorded_differences
 from assay.reports.page import Page, Section, write_page
 from assay.reports.suspects import Judged, suspect_sections
-from assay.rows import STDIN, BadRowError, Row, column, first_known, read_rows, stem, text_column
+from assay.rows import BadRowError, Row, column, first_known, is_data, read_rows, stem, text_column
 from assay.scoring import PROMPTS, REFERENCES, RESPONSES, parse_reward
 from assay.store import RunStore
 
@@ -29,7 +30,7 @@ LABELS = ("label", "correct", "is_correct", "expected")
 
 
 def audit(
-    data: str,
+    data: DataFile,
     /,
     *,
     reward: Annotated[str | None, Parameter(name=["-r", "--reward"])] = None,
@@ -67,8 +68,7 @@ def audit(
         runs_dir: Where run folders are looked for.
         json_: The whole result as one JSON object on stdout.
     """
-    path = Path(data)
-    if path.is_dir() or not (path.is_file() or data == STDIN or path.suffix in (".jsonl", ".json", ".gz")):
+    if not is_data(data) and (Path(data).is_dir() or Path(data).suffix not in (".jsonl", ".json", ".gz")):
         judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
         page, target = _run_page(data, runs_dir, reward, against, sample, judging, seed)
     else:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from assay import runs
+from assay.cli.data_file import DataFile
 from assay.cli.label_text import label_facts, label_lines
 from assay.cli.output import emit, note, say
 from assay.config.load import override
@@ -38,6 +39,7 @@ from assay.labels import (
 )
 from assay.preflight import check_golds, check_rewards, make_context
 from assay.registry import Registry
+from assay.rows import is_data, stem
 from assay.scoring import reward_entries
 from assay.steps import SplitterOptions
 
@@ -46,7 +48,7 @@ TOLD_S = 5.0
 
 
 def label(
-    data: str,
+    data: DataFile,
     /,
     *,
     reward: Annotated[tuple[str, ...], Parameter(name=["-r", "--reward"], consume_multiple=False)] = (),
@@ -75,7 +77,7 @@ def label(
     """Label the steps of solutions by continuing their prefixes; the same command goes on where it was ended.
 
     Args:
-        data: A JSONL file of solutions (a response, or its steps), or a run.
+        data: A JSONL file of solutions (a response, or its steps; `-` is standard input), or a run.
         reward: What says whether an answer is right: NAME or FILE.py:FUNCTION; may be repeated.
         model: The model that continues; the engine's option of that name.
         engine: The engine, by name.
@@ -202,14 +204,13 @@ def _engine_options(model: str | None, given: Sequence[str]) -> dict[str, Any]:
 
 
 def _solutions(data: str, splitter: SplitterOptions, columns: Columns, runs_dir: Path) -> list[Solution]:
-    if Path(data).is_file():
+    if is_data(data):
         return read_solutions(data, splitter=splitter, columns=columns)
     return solutions_of_run(runs.find_run(data, runs_dir), splitter=splitter)
 
 
 def _target(data: str, out: Path | None) -> Path:
-    stem = data.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".parquet")
-    target = out or Path(f"{stem if Path(data).is_file() else Path(data).name}.labelled.jsonl")
+    target = out or Path(f"{stem(data) if is_data(data) else Path(data).name}.labelled.jsonl")
     if target.exists() and Path(data).exists() and target.samefile(data):
         raise ConfigError(f"--out {target}: that is the data file itself; name another file")
     if not target.absolute().parent.is_dir():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
 from assay import runs
+from assay.cli.data_file import DataFile
 from assay.cli.output import emit, note, say
 from assay.cli.rerank_text import best_of_text, first_error_text
 from assay.component import BuildContext
@@ -22,16 +24,16 @@ from assay.judging import open_panel
 from assay.preflight import check_rewards, make_context
 from assay.registry import Registry
 from assay.reports.best_of import AGGREGATES, Aggregate
-from assay.reports.step_rows import StepReport, ask_panel, evaluate_steps, has_step_labels, read_step_rows
-from assay.reranking import Pool, PoolColumns, Reranked, Scorer, judge_pools, pools_of_run, read_pools, rerank
+from assay.reports.step_rows import StepReport, ask_panel, evaluate_steps, has_step_labels, step_rows
+from assay.reranking import Pool, PoolColumns, Reranked, Scorer, judge_pools, pools_of_rows, pools_of_run, rerank
 from assay.reranking.judged import column_scorer, pooled_scorer
-from assay.rows import Row, read_rows
+from assay.rows import BadRowError, Row, is_data, read_rows
 from assay.scoring import reward_entries
 from assay.steps import SplitterOptions
 
 
 def rerank_command(
-    data: str,
+    data: DataFile,
     /,
     *,
     reward: Annotated[tuple[str, ...], Parameter(name=["--by", "-r", "--reward"], consume_multiple=False)] = (),
@@ -58,7 +60,7 @@ def rerank_command(
     A file with labelled steps (ProcessBench, PRMBench, BIG-Bench Mistake, MR-GSM8K) gives first-error figures.
 
     Args:
-        data: A file with several responses to each problem, a run, or a file with labelled steps.
+        data: A file with several responses to each problem or with labelled steps (`-` is standard input), or a run.
         reward: What ranks: a source NAME, FILE.py:FUNCTION, or the folder of a reward model; may be repeated.
         verdict: The source that says what is right and whose answers vote; default the file's own columns.
         n: The n of best-of-n.
@@ -85,16 +87,17 @@ def rerank_command(
     decides = reward_entries([verdict], where="assay rerank --verdict")[0] if verdict is not None else None
     check_rewards(registry, [*entries, *([decides] if decides else [])], where="assay rerank")
     judging = JudgingConfig(workers=workers)
-    if _labelled_steps(data):
+    rows = _rows(data)
+    if rows is not None and rows.labelled:
         apart = SplitterOptions(by=between).between
-        found = asyncio.run(_first_errors(data, entries, registry, context, judging, threshold, apart, seed))
+        found = asyncio.run(_first_errors(data, rows.all, entries, registry, context, judging, threshold, apart, seed))
         facts: dict[str, Any] = found.to_dict()
         lines = first_error_text(data, ", ".join(entry.name for entry in entries), found)
         if save:
             _save(str(*reward), found)
     else:
         columns = PoolColumns(prompt, response, reference, correct, answer, scores)
-        pools = _pools(data, columns, runs_dir)
+        pools = pools_of_run(runs.find_run(data, runs_dir)) if rows is None else pools_of_rows(rows.all, data, columns)
         reranked = asyncio.run(
             _best_of(pools, entries, decides, registry, context, judging, sizes, aggregates, seed, scores)
         )
@@ -109,18 +112,21 @@ def rerank_command(
     return 0
 
 
-def _pools(data: str, columns: PoolColumns, runs_dir: Path) -> list[Pool]:
-    if Path(data).is_file():
-        return read_pools(data, columns)
-    return pools_of_run(runs.find_run(data, runs_dir))
+class _Rows(NamedTuple):
+    """The rows of a data file, which may be a pipe and is read once."""
+
+    all: Iterable[Row | BadRowError]
+    labelled: bool
+    """Whether the first has labelled steps."""
 
 
-def _labelled_steps(data: str) -> bool:
-    """Whether the first row of a file has labelled steps."""
-    if not Path(data).is_file():
-        return False
-    first = next(iter(read_rows(data)), None)
-    return isinstance(first, Row) and has_step_labels(first.data)
+def _rows(data: str) -> _Rows | None:
+    """None for the name of a run."""
+    if not is_data(data):
+        return None
+    rows = read_rows(data)
+    first = list(islice(rows, 1))
+    return _Rows(chain(first, rows), any(isinstance(row, Row) and has_step_labels(row.data) for row in first))
 
 
 async def _best_of(
@@ -152,6 +158,7 @@ async def _best_of(
 
 async def _first_errors(
     data: str,
+    rows: Iterable[Row | BadRowError],
     entries: Sequence[RewardEntry],
     registry: Registry,
     context: BuildContext,
@@ -165,10 +172,10 @@ async def _first_errors(
             f"assay rerank: {data} has labelled steps, which one source with step scores is tried on; found "
             f"{len(entries)}. Write --by SOURCE once"
         )
-    rows = read_step_rows(data)
+    read = step_rows(rows, data)
     async with open_panel(entries, registry=registry, judging=judging, context=context) as panel:
         context.workers = panel.workers
-        return await evaluate_steps(rows, ask_panel(panel), threshold=threshold, seed=seed, between=between)
+        return await evaluate_steps(read, ask_panel(panel), threshold=threshold, seed=seed, between=between)
 
 
 def _save(reward: str, found: StepReport) -> None:

@@ -15,6 +15,7 @@ from assay.errors import ConfigError
 from assay.preflight import check_rewards, make_context
 from assay.registry import Registry
 from assay.rescoring import Again, Counts, judge_again, todays_tasks, with_rewards
+from assay.rows import is_data
 from assay.store import RunStore
 
 LISTED = 20
@@ -23,7 +24,7 @@ LISTED = 20
 
 def find_stored(name: str | None, runs_dir: Path, *, required: bool) -> Path | None:
     """The run folder that `name` means, or None for a file; raises `ConfigError` where a run is required."""
-    if name is None or Path(name).is_file():
+    if name is None or is_data(name):
         if required:
             raise ConfigError(f"--changed-only: {name} is a file; it takes a run: folder, name, short id, or latest")
         return None

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as RichProgress
 
 from assay import runs
+from assay.cli.data_file import DataFile
 from assay.cli.output import emit, note, say, table
 from assay.cli.rescore import find_stored, rescore
 from assay.component import BuildContext
@@ -32,7 +33,7 @@ from assay.store import RunStore
 
 
 def score(
-    data: str | None = None,
+    data: DataFile | None = None,
     /,
     *,
     reward: Annotated[tuple[str, ...], Parameter(name=["-r", "--reward"], consume_multiple=False)] = (),

@@ -14,7 +14,7 @@ unscored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -105,11 +105,16 @@ def has_step_labels(data: Mapping[str, Any]) -> bool:
 
 def read_step_rows(path: str | Path) -> list[StepRow]:
     """All rows of a file; raises `ConfigError` with file and line for the first that cannot be used."""
+    return step_rows(read_rows(path), str(path))
+
+
+def step_rows(rows: Iterable[Row | BadRowError], path: str) -> list[StepRow]:
+    """The same of the file's rows."""
     found: list[StepRow] = []
-    for row in read_rows(path):
+    for row in rows:
         if isinstance(row, BadRowError):
             raise row
-        found.append(_step_row(row, str(path)))
+        found.append(_step_row(row, path))
     if not found:
         raise ConfigError(f"{path}: no row with labelled steps; the file is empty")
     return found

@@ -7,7 +7,7 @@ one problem a row with a list `responses` and lists of the same length beside it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -66,8 +66,13 @@ class PoolColumns:
 
 def read_pools(path: str, columns: PoolColumns | None = None) -> list[Pool]:
     """The pools of a file, in order of first appearance; raises `ConfigError` with file and line for a bad row."""
+    return pools_of_rows(read_rows(path), path, columns)
+
+
+def pools_of_rows(rows: Iterable[Row | BadRowError], path: str, columns: PoolColumns | None = None) -> list[Pool]:
+    """The same of the file's rows."""
     found: dict[str, list[Response]] = {}
-    for row in read_rows(path):
+    for row in rows:
         if isinstance(row, BadRowError):
             raise row
         for response in _responses(row, path, columns or PoolColumns()):
