@@ -101,7 +101,9 @@ def installed_plugins(*, allow: Iterable[str] | None = None, cache_dir: Path | N
     if groups:
         for plugin, answer in _probe(list(groups.values())).items():
             known[plugin] = answer
-            cache.put(plugin, answer)
+            # What assay's own plugins fail by is the machine's at that moment.
+            if not (plugin.builtin and "cause" in answer):
+                cache.put(plugin, answer)
         cache.save()
     found = [plugin.model_copy(update=_fields(known[plugin] or {})) for plugin in wanted]
     found += [p.model_copy(update={"state": "blocked", "cause": "left out by ASSAY_PLUGINS or allow"}) for p in blocked]
