@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.contracts import UpdateReport
 from assay.fit.plan import FitPlan, stream_size
@@ -60,7 +60,7 @@ def follow(plan: FitPlan, ranks: Ranks) -> None:
     from assay.training.checkpoint import load_trainer, save_trainer
 
     trainer = make_trainer(plan, ranks)
-    while (command := _next(ranks))["do"] != "end":
+    while (command := ranks.hear())["do"] != "end":
         match command["do"]:
             case "update":
                 update(plan, trainer, command["step"])
@@ -101,8 +101,3 @@ def _copy(policy: PolicyModel) -> PolicyModel:
     made = copy.copy(policy)
     made.model = copy.deepcopy(policy.model).eval().requires_grad_(False)
     return made
-
-
-def _next(ranks: Ranks) -> dict[str, Any]:
-    command: dict[str, Any] = ranks.hear()
-    return command

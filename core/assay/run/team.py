@@ -71,7 +71,7 @@ def follow(plan: Plan, taught: Taught) -> None:
     from assay.training.weights import Publisher
 
     sources: dict[str, FollowedSource] = {}
-    while (command := _next(taught.ranks))["do"] == "source":
+    while (command := taught.ranks.hear())["do"] == "source":
         sources[command["source"]] = _open_source(plan, command, taught.ranks)
     trainer, inner = make_learner(plan, taught)
     publisher = Publisher(taught.policy, folder=Path(), ranks=taught.ranks)
@@ -87,7 +87,7 @@ def follow(plan: Plan, taught: Taught) -> None:
                 save_trainer(trainer, Path())
             case _:
                 load_trainer(trainer, Path(command["folder"]))
-        command = _next(taught.ranks)
+        command = taught.ranks.hear()
     for source in sources.values():
         source.close()
 
@@ -102,8 +102,3 @@ def _alone() -> "Ranks":
     from assay.training.ranks import Ranks
 
     return Ranks()
-
-
-def _next(ranks: "Ranks") -> dict[str, Any]:
-    command: dict[str, Any] = ranks.hear()
-    return command

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from assay.contracts.tensors import Forward
@@ -69,14 +68,14 @@ class Ranks:
         return {name: value.detach().contiguous() for name, value in tensors.items()}
 
     @contextmanager
-    def leading(self, command: JsonValue) -> Generator[None]:
+    def leading(self, command: dict[str, Any]) -> Generator[None]:
         """On rank 0: let every other process hear `command`, and do the same inside.
 
         One command at a time: another thread waits, so that all processes meet the same exchanges in the same order.
         """
         yield
 
-    def hear(self) -> Any:
+    def hear(self) -> dict[str, Any]:
         """On the others: the next command of rank 0."""
         raise TrainingError("trainer: one process alone has nobody to hear from")
 

@@ -176,7 +176,7 @@ class ShardedRanks(Ranks):
     # -- who does what ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def leading(self, command: JsonValue) -> Generator[None]:
+    def leading(self, command: dict[str, Any]) -> Generator[None]:
         """On rank 0: let every other process hear `command`, and do the same inside.
 
         Raises:
@@ -190,7 +190,7 @@ class ShardedRanks(Ranks):
                 first = str(error).strip().partition("\n")[0]
                 raise TrainingError(f"torchrun: the processes cannot go on together: {first}") from error
 
-    def hear(self) -> Any:
+    def hear(self) -> dict[str, Any]:
         """On the others: the next command of rank 0.
 
         Raises:
