@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from assay.errors import ConfigError
-from assay.together import first_cause, one_error, together
+from assay.together import Inbox, first_cause, one_error, together
 
 
 async def after(turns: int, value: int) -> int:
@@ -67,3 +67,44 @@ def test_an_error_raised_on_purpose_goes_before_others_however_deep_it_lies():
         raise group
     assert found.value is reason
     assert isinstance(found.value.__cause__, ValueError)
+
+
+def test_an_inbox_hands_over_what_comes_first_and_what_coroutines_start_themselves():
+    async def run() -> list[int]:
+        async with Inbox[int]() as inbox:
+
+            async def late(turns: int) -> None:
+                inbox.put(await after(turns, turns))
+                if turns == 1:
+                    inbox.start(late(3))
+
+            for turns in (9, 1):
+                inbox.start(late(turns))
+            return [await inbox.get() for _ in range(3)]
+
+    assert asyncio.run(run()) == [1, 3, 9]
+
+
+def test_an_inbox_that_is_left_cancels_the_rest_and_raises_the_error_as_it_is():
+    cancelled = 0
+
+    async def waits() -> None:
+        nonlocal cancelled
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled += 1
+
+    async def fails() -> None:
+        await after(2, 0)
+        raise ConfigError("no luck")
+
+    async def run() -> None:
+        async with Inbox[int]() as inbox:
+            for work in (waits(), fails(), waits()):
+                inbox.start(work)
+            await inbox.get()
+
+    with pytest.raises(ConfigError, match="no luck"):
+        asyncio.run(run())
+    assert cancelled == 2

@@ -18,6 +18,7 @@ from assay.config.run import ForcedStopConfig
 from assay.contracts import Rollout, RolloutRequest, Turn, WeightSpan, WeightsRef
 from assay.errors import ConfigError, EngineError
 from assay.protocols import RolloutEngine
+from assay.together import Inbox
 
 AGAIN = "+"
 """Ends the id of the request that goes on."""
@@ -88,35 +89,22 @@ class ForcedStop:
         Raises:
             EngineError: the engine gives no token ids, or does not go on from those that it is given.
         """
-        inbox: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
-        tasks: set[asyncio.Task[None]] = set()
 
-        def start(drawing: AsyncGenerator[Rollout | list[_Begun], None]) -> None:
-            tasks.add(asyncio.create_task(collect(drawing)))
-
-        async def collect(drawing: AsyncGenerator[Rollout | list[_Begun], None]) -> None:
-            try:
-                async for item in drawing:
-                    if isinstance(item, list):
-                        start(self._rests(item))
-                    else:
-                        self._under_way[item.id].set()
-                        inbox.put_nowait(item)
-            except Exception as error:  # handed over to whoever waits for the rollouts
-                inbox.put_nowait(error)
+        async def collect(drawing: AsyncGenerator[Rollout | list[_Begun], None], inbox: Inbox[Rollout]) -> None:
+            async for item in drawing:
+                if isinstance(item, list):
+                    inbox.start(collect(self._rests(item), inbox))
+                else:
+                    self._under_way[item.id].set()
+                    inbox.put(item)
 
         self._under_way.update((request.id, asyncio.Event()) for request in requests)
-        start(self._firsts(requests))
         try:
-            for _ in requests:
-                item = await inbox.get()
-                if isinstance(item, Exception):
-                    raise item
-                yield item
+            async with Inbox[Rollout]() as inbox:
+                inbox.start(collect(self._firsts(requests), inbox))
+                for _ in requests:
+                    yield await inbox.get()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
             for request in requests:
                 self._under_way.pop(request.id).set()
                 self._aborted.discard(request.id)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from assay.contracts import Finish, Rollout, RolloutRequest, Turn, WeightSpan, WeightsRef
 from assay.errors import EngineError
+from assay.together import Inbox
 
 AnswerFunction = Callable[[RolloutRequest, int], str]
 """Request and policy version to the answer's text."""
@@ -76,21 +77,11 @@ class ScriptedEngine:
             for request in requests:
                 yield self._rollout(_Flight(request, self._version, progress=1.0))
             return
-        finished: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
-        ordered = sorted(requests, key=lambda request: request.priority)
-        # No TaskGroup: a stream that its reader closes early must end without an error of its own.
-        drawing = [asyncio.create_task(self._draw(request, finished)) for request in ordered]
-        try:
+        async with Inbox[Rollout]() as inbox:
+            for request in sorted(requests, key=lambda request: request.priority):
+                inbox.start(self._draw(request, inbox))
             for _ in requests:
-                item = await finished.get()
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-        finally:
-            for task in drawing:
-                task.cancel()
-            if drawing:
-                await asyncio.wait(drawing)
+                yield await inbox.get()
 
     async def pause(self, mode: Literal["keep", "abort", "wait"] = "keep") -> None:
         """Stop making tokens; see the protocol."""
@@ -128,15 +119,13 @@ class ScriptedEngine:
         """Refuse further requests."""
         self.closed = True
 
-    async def _draw(self, request: RolloutRequest, finished: "asyncio.Queue[Rollout | Exception]") -> None:
+    async def _draw(self, request: RolloutRequest, inbox: Inbox[Rollout]) -> None:
         async with self._slots:
             flight = self._flights[request.id] = _Flight(request, self._version)
             self._idle.clear()
             try:
                 await self._work(flight)
-                finished.put_nowait(self._rollout(flight))
-            except Exception as error:  # an answer function may raise anything; its reader gets it
-                finished.put_nowait(error)
+                inbox.put(self._rollout(flight))
             finally:
                 del self._flights[request.id]
                 if not self._flights:

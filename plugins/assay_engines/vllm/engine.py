@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from assay.contracts import Finish, Rollout, RolloutRequest, Task, Turn, WeightsRef
 from assay.errors import EngineError
+from assay.together import Inbox
 from assay_engines.transformers.rendering import Template, render
 from assay_engines.vllm.files import check_weights, read_shapes
 from assay_engines.vllm.host import GivenHost, Life, OwnHost, Weights
@@ -140,25 +141,17 @@ class VLLMEngine:
         calls = self._prepare(requests, admitted=admitted)
         if not calls:
             return
-        inbox: asyncio.Queue[Rollout | BaseException] = asyncio.Queue()
         self._calls.update((call.request.id, call) for call in calls)
-        tasks: list[asyncio.Task[None]] = []
         try:
             limit = (await self._ready()).served.max_model_len
             for call in calls:
                 _check_length(call, limit)
-            ordered = sorted(calls, key=lambda call: call.request.priority)
-            tasks += [asyncio.create_task(self._deliver(call, inbox)) for call in ordered]
-            for _ in calls:
-                item = await inbox.get()
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
+            async with Inbox[Rollout]() as inbox:
+                for call in sorted(calls, key=lambda call: call.request.priority):
+                    inbox.start(self._deliver(call, inbox))
+                for _ in calls:
+                    yield await inbox.get()
         finally:
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
             for call in calls:
                 call.done.set()
                 self._calls.pop(call.request.id, None)
@@ -180,15 +173,12 @@ class VLLMEngine:
                     for call in left:
                         await call.done.wait()
 
-    async def _deliver(self, call: _Call, inbox: asyncio.Queue[Rollout | BaseException]) -> None:
+    async def _deliver(self, call: _Call, inbox: Inbox[Rollout]) -> None:
         try:
-            rollout: Rollout | BaseException = await self._draw(call)
-        except Exception as error:  # noqa: BLE001, RUF100 - handed over to whoever waits for the rollouts
-            rollout = error
+            inbox.put(await self._draw(call))
         finally:
             call.done.set()
-        self._calls.pop(call.request.id, None)
-        inbox.put_nowait(rollout)
+            self._calls.pop(call.request.id, None)
 
     async def _draw(self, call: _Call) -> Rollout:
         """The finished rollout of one request, over as many attempts as it takes."""
