@@ -28,10 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import assay
-from assay import runs
-from assay.config.load import parse_config
-from assay.fit import fit
+from goes_on import finished
+
 from assay.reports.suspects import Judged, drift, find_suspects
 from assay.result import Run
 from assay.testing.chains import Chains, wrong_steps
@@ -94,25 +92,6 @@ def write_world(folder: Path, seed: int) -> None:
     write_rows(folder / "steps.jsonl", steps)
 
 
-def fitted(folder: Path, name: str, config: dict[str, Any]) -> Path:
-    """The model of a run of training from examples in this folder; a run that was ended goes on."""
-    where = folder / name
-    found = runs.run_folders(where) if where.is_dir() else []
-    if not found or not is_done(found[-1]):
-        parsed: Any = parse_config({**config, "name": name, "runs_dir": str(where)})
-        fit(parsed, base_dir=folder, resume=found[-1] if found else None)
-    (*_, last) = runs.run_folders(where)
-    if not is_done(last):
-        sys.exit(f"{last.name} was ended; the same command goes on")
-    return Run(last).policy
-
-
-def is_done(run: Path) -> bool:
-    """Whether a run came to its end."""
-    outcome = run / runs.OUTCOME
-    return outcome.is_file() and json.loads(outcome.read_text("utf-8"))["status"] == "done"
-
-
 def start_of(folder: Path, seed: int, texts: str = "texts") -> Path:
     """The policy before reinforcement: a tiny model that imitates the scripted one, by one of the files of texts."""
     if not (folder / "train.jsonl").is_file():
@@ -123,37 +102,37 @@ def start_of(folder: Path, seed: int, texts: str = "texts") -> Path:
         "micro_batch_tokens": 8192, "head_chunk_tokens": 4096,
     }  # fmt: skip
     config = {
-        "kind": "sft", "seed": seed, "policy": {"model": "fresh"}, "steps": START_UPDATES,
+        "kind": "sft", "name": "start", "seed": seed, "policy": {"model": "fresh"}, "steps": START_UPDATES,
         "data": {"path": f"{texts}.jsonl", "holdout": 0.02}, "training": training,
         "checkpoint": {"every_steps": START_UPDATES, "keep": 1},
     }  # fmt: skip
-    return fitted(folder, f"start-{texts}", config)
+    return finished(folder / f"start-{texts}", config, base_dir=folder).policy
 
 
 def reward_model_of(folder: Path, start: Path, seed: int) -> Path:
     """A step classifier with the oracle's labels."""
     training = {"learning_rate": 1e-3, "batch_size": 32, "epochs": 100}
     config = {
-        "kind": "prm", "seed": seed, "model": {"base": str(start)}, "steps": PRM_UPDATES,
+        "kind": "prm", "name": "reward-model", "seed": seed, "model": {"base": str(start)}, "steps": PRM_UPDATES,
         "objective": {"use": "step"}, "splitter": {"by": "line"},
         "data": {"path": "steps.jsonl", "holdout": 0.02}, "training": training,
         "checkpoint": {"every_steps": PRM_UPDATES, "keep": 1},
     }  # fmt: skip
-    return fitted(folder, "reward-model", config)
+    return finished(folder / "reward-model", config, base_dir=folder).policy
 
 
 def trained(folder: Path, start: Path, *, name: str, seed: int, rate: float, steps: int, arm: Any, **more: Any) -> Run:
     """One run of the loop."""
     rewards, optimizer = arm
     config = {
-        "kind": "rlvr", "name": name, "seed": seed, "steps": steps, "runs_dir": str(folder / "loop"),
+        "kind": "rlvr", "name": name, "seed": seed, "steps": steps,
         "policy": {"model": str(start)}, "tasks": {"use": "jsonl", "path": str(folder / "train.jsonl")},
         "engine": {"use": "transformers", "template": "plain", "group_size": GROUP_SIZE, "max_new_tokens": LONGEST},
         "rewards": rewards, "optimizer": {**optimizer, "learning_rate": rate},
         "loop": {"groups_per_step": GROUPS, "max_refill": 0}, "checkpoint": {"every_steps": steps, "keep": 1},
         **more,
     }  # fmt: skip
-    return assay.train(parse_config(config))  # type: ignore[arg-type]
+    return finished(folder / "loop" / f"{name}-{steps}", config, base_dir=folder)
 
 
 def area(run: Run) -> float:
@@ -231,9 +210,8 @@ def main() -> int:
                 run = lambda: trained(folder, start, steps=options.steps, **more)  # noqa: B023, E731  # called at once
                 facts = unit(result, lambda: {"area": area(run())})  # noqa: B023
                 found.setdefault((name, rate), []).append(facts["area"])
-        if seed == options.seeds[0]:
-            work = lambda: hacked(folder, start, seed, options.steps, options.hack_rate)  # noqa: B023, E731
-            hacks.append(unit(options.out / "units" / f"hacked-{seed}-{options.steps}.json", work))
+        work = lambda: hacked(folder, start, seed, options.steps, options.hack_rate)  # noqa: B023, E731
+        hacks.append(unit(options.out / "units" / f"hacked-{seed}-{options.steps}.json", work))
     return report(found, hacks, options.rates)
 
 
