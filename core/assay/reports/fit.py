@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from assay import runs
 from assay.contracts import RunInfo
 from assay.reports.charts import line_chart
+from assay.reports.page import template
 
 NOT_DRAWN = frozenset({"step", "epoch", "epochs", "updates", "skipped_updates", "examples", "tokens", "update_s"})
 """Numbers of a step that say nothing as a curve."""
@@ -20,15 +20,12 @@ NOT_DRAWN = frozenset({"step", "epoch", "epochs", "updates", "skipped_updates", 
 
 def write_fit_report(folder: Path, info: RunInfo) -> Path:
     """Write the page of the run in `folder` and return its path."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("assay.reports"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     steps = list(runs.read_lines(folder / runs.METRICS))
     evaluations = list(runs.read_lines(folder / runs.EVALUATIONS))
     data: dict[str, Any] = json.loads((folder / runs.DATA).read_text(encoding="utf-8"))
     columns = held_out_columns(evaluations)
     path = folder / runs.REPORT
-    page = environment.get_template("fit.html").render(
+    page = template("fit.html").render(
         run=info,
         data=data_sentence(data),
         columns=columns,

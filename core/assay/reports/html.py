@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from assay import runs
 from assay.contracts import Judgement, Reward, Rollout, Task
 from assay.reports.charts import line_chart, stacked_chart
 from assay.reports.metrics import interval_of, is_source
+from assay.reports.page import template
 from assay.reports.text import one_line, visible
 from assay.store import RunStore
 
@@ -28,14 +28,11 @@ def write_report(folder: Path, *, store: RunStore, target: Path | None = None) -
 
 def render(folder: Path, store: RunStore) -> str:
     """The page of a run as HTML."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("assay.reports"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     steps = list(runs.read_lines(folder / runs.METRICS))
     evaluations = list(runs.read_lines(folder / runs.EVALUATIONS))
     rollouts = list(_rollouts(store, [line["step"] for line in steps]))
     second = [name for name in (evaluations[0] if evaluations else {}) if is_source(name, evaluations[0][name])]
-    return environment.get_template("report.html").render(
+    return template("report.html").render(
         run=store.info,
         steps=[_step_row(line) for line in steps],
         charts=_charts(steps),

@@ -52,13 +52,18 @@ class Page:
 
 def write_page(page: Page, path: Path) -> Path:
     """Write the page as one self-contained HTML file and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(template("page.html").render(page=page), encoding="utf-8")
+    return path
+
+
+def template(name: str) -> jinja2.Template:
+    """A template of this package: what is filled in is escaped, and what is missing is an error."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("assay.reports"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["visible"] = visible
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(environment.get_template("page.html").render(page=page), encoding="utf-8")
-    return path
+    return environment.get_template(name)
 
 
 def section_rows(rows: Sequence[Sequence[object]]) -> tuple[tuple[str, ...], ...]:
