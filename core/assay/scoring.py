@@ -115,7 +115,7 @@ def _item(row: Row, columns: dict[str, str], path: str) -> Item:
     response = text_column(row, columns["response"], path=path)
     messages = (Message(role="user", content=""),)
     if "prompt" in columns:
-        messages = _messages(row, columns["prompt"], path)
+        messages = message_column(row, columns["prompt"], path=path)
     reference = column(row, columns["reference"], path=path) if "reference" in columns else None
     used = {*columns.values(), "id", "tags"}
     identity = row.data.get("id", row.line)
@@ -142,7 +142,8 @@ def _item(row: Row, columns: dict[str, str], path: str) -> Item:
     return Item(row.line, task, Rollout(id=name, task_id=name, group_id=name, turns=(Turn(text=response),)))
 
 
-def _messages(row: Row, name: str, path: str) -> tuple[Message, ...]:
+def message_column(row: Row, name: str, *, path: str) -> tuple[Message, ...]:
+    """The value of a column that must be text or a list of messages; raises `BadRowError` otherwise."""
     value = column(row, name, path=path)
     if isinstance(value, str):
         return (Message(role="user", content=value),)

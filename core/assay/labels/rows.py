@@ -12,6 +12,7 @@ from assay.errors import ConfigError
 from assay.labels.labeller import Labelled, LabelReport, LabelSettings
 from assay.labels.nodes import Node, Solution, problem_key
 from assay.rows import BadRowError, Row, column, first_known, read_rows, text_column
+from assay.scoring import message_column
 from assay.steps import Piece, SplitterOptions, join_steps, split_steps
 from assay.store import RunStore
 
@@ -76,7 +77,7 @@ def _solution(row: Row, path: str, splitter: SplitterOptions, columns: Columns) 
     tags = row.data.get("tags", ())
     task = Task(
         id=identity,
-        messages=_messages(row, prompt, path),
+        messages=_question(row, prompt, path),
         reference=None if reference is None else column(row, reference, path=path),
         facts={key: value for key, value in row.data.items() if key not in used},
         tags=tuple(str(tag) for tag in tags) if isinstance(tags, list) else (),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -113,18 +114,9 @@ def _tiles(text: str, spans: Sequence[Span]) -> tuple[Piece, ...]:
     return tuple(Piece(starts[k], span.start, span.end, starts[k + 1]) for k, span in enumerate(spans))
 
 
-def _messages(row: Row, name: str, path: str) -> tuple[Message, ...]:
-    value = column(row, name, path=path)
-    if isinstance(value, str):
-        return (Message(role="user", content=value),)
-    try:
-        messages = tuple(Message.model_validate(item) for item in value)
-    except (TypeError, ValueError) as error:
-        raise BadRowError(
-            f"{path}:{row.line}: column {name!r} must be text or a list of messages with role and text content",
-            row.line,
-        ) from error
-    if not messages or messages[-1].role == "assistant":
+def _question(row: Row, name: str, path: str) -> tuple[Message, ...]:
+    messages = message_column(row, name, path=path)
+    if messages[-1].role == "assistant":
         raise BadRowError(f"{path}:{row.line}: column {name!r} must end with a message to answer", row.line)
     return messages
 

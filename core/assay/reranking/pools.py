@@ -7,14 +7,15 @@ one problem a row with a list `responses` and lists of the same length beside it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from assay.contracts import Message, Rollout, Task, Turn
+from assay.contracts import Rollout, Task, Turn
 from assay.errors import ConfigError
 from assay.rows import BadRowError, Row, column, first_known, read_rows
+from assay.scoring import message_column
 from assay.store import RunStore
 
 PROMPTS = ("problem", "prompt", "question", "messages")
@@ -137,7 +138,7 @@ def _responses(row: Row, path: str, columns: PoolColumns) -> Iterator[Response]:
     used = {prompt, response, correct, answer, score, reference}
     base = Task(
         id=str(row.line),
-        messages=_messages(row, prompt, path),
+        messages=message_column(row, prompt, path=path),
         reference=None if reference is None else column(row, reference, path=path),
         facts={key: value for key, value in data.items() if key not in used},
     )
@@ -172,19 +173,3 @@ def _number(value: Any, name: str | None, where: str, line: int) -> float | None
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return None if value is None else float(value)
     raise BadRowError(f"{where}: column {name!r} must be a number or null; found {value!r:.60}", line)
-
-
-def _messages(row: Row, name: str, path: str) -> tuple[Message, ...]:
-    value = column(row, name, path=path)
-    if isinstance(value, str):
-        return (Message(role="user", content=value),)
-    try:
-        found = tuple(Message.model_validate(item) for item in cast("Sequence[Any]", value))
-    except (TypeError, ValueError) as error:
-        raise BadRowError(
-            f"{path}:{row.line}: column {name!r} must be text or a list of messages with role and text content",
-            row.line,
-        ) from error
-    if not found:
-        raise BadRowError(f"{path}:{row.line}: column {name!r} has no message", row.line)
-    return found
