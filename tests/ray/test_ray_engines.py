@@ -5,13 +5,12 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from assay.component import BuildContext
 from assay.config.run import RayEngineConfig
@@ -23,27 +22,10 @@ from assay.remote.ray.engine_actor import EngineOrder
 from assay.remote.ray.engines import RayEngine
 from assay.testing.engine_suite import run_engine_suite
 from assay.training.model import PolicyModel, load_policy
-from assay.training.tiny import make_tiny_model
-from assay.training.weights import Publisher, save_policy
+from assay.training.weights import Publisher
 
 pytestmark = pytest.mark.timeout(1800)
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
-    folder = make_tiny_model(tmp_path_factory.mktemp("policy") / "model", seed=3, hidden_size=64)
-    policy = load_policy(str(folder))
-    shake(policy, 0)
-    save_policy(policy, folder)
-    return policy
-
-
-def shake(policy: PolicyModel, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            if parameter.dim() == 2:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
+Shake = Callable[[PolicyModel, int], None]
 
 
 def on_ray(policy: PolicyModel, tmp_path: Path, **settings: Any) -> RayEngine:
@@ -89,7 +71,7 @@ def tokens(rollouts: Sequence[Rollout]) -> dict[str, tuple[int, ...] | None]:
 
 
 def test_tokens_are_those_of_one_process_also_after_a_push_and_after_an_actor_was_killed(
-    cluster: str, policy: PolicyModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: str, policy: PolicyModel, shake: Shake, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, later = requests(4, tokens=12), requests(6, tokens=200)
     other = load_policy(policy.path)

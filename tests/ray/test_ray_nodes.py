@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ import pytest
 
 from assay.config.rewards import JudgingConfig, SourceEntry
 from assay.contracts import Message, Reward, Rollout, Task, Turn
+from assay.errors import ConfigError
 from assay.judging import Panel, WorkerPool, open_panel
 from assay.preflight import make_context
 from assay.registry import Registry
 from assay.remote.placing import cluster_workers
+from assay.remote.ray.cluster import connect
 from assay.remote.ray.pool import RayPool
 
 pytestmark = pytest.mark.timeout(300)
@@ -79,7 +82,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Generator[Nodes]:
     try:
         cluster.add_node(**about)
         raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
-        yield Nodes(cluster.address, raylets)
+        yield Nodes(str(cluster.address), raylets)
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -148,7 +151,8 @@ def test_a_pool_on_two_nodes_loses_one_of_them_and_no_verdict(
         rewards = await judging
         after = await judged(panel, TEXTS, prefix="n")
         metrics = panel.metrics()
-        assert metrics["workers/lost_actors"] == 2
+        # A replacement may be placed on the dead node as well, until the head knows.
+        assert metrics["workers/lost_actors"] == caplog.text.count("was lost (") >= 2
         assert 2 <= metrics["workers/repeated"] <= 4  # each held one, and at most one ahead
         assert not set(lost) & set(actors(panel))
         assert {nodes.of(actor) for actor in actors(panel) if psutil.pid_exists(actor)} == {0}
@@ -161,9 +165,21 @@ def test_a_pool_on_two_nodes_loses_one_of_them_and_no_verdict(
         same, rewards, after = asyncio.run(run(there, workers=4, ray=placed))
     assert told(same) == told(after) == told(plain)
     assert [reward.value for reward in rewards] == [1.0] * 12, "sleep 2.0 has nine characters"
-    assert caplog.text.count("was lost (") == 2
     times = [line.split()[0] for line in begun.read_text("utf-8").splitlines() if line.startswith("s")]
     counts = [times.count(f"s{number}") for number in range(12)]
     assert min(counts) == 1
     assert max(counts) <= 2
     assert 12 < sum(counts) <= 12 + 2, "what ran on the lost node ran once more, and nothing else did"
+
+
+def test_an_address_without_a_cluster_is_refused_at_once() -> None:
+    pytest.importorskip("ray", reason="the package ray is not installed")
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"judging\.ray: no Ray cluster at '127\.0\.0\.1:1': ConnectionRefusedError"):
+        connect("127.0.0.1:1", where="judging.ray")
+    for address in ("here", "127.0.0.1:port", ":1"):
+        with pytest.raises(ConfigError, match="address is 'auto', 'local' or HOST:PORT"):
+            connect(address, where="judging.ray")
+    with pytest.raises(ConfigError, match="no Ray cluster"):
+        connect("127.0.0.1:99999", where="judging.ray")
+    assert time.monotonic() - began < 30

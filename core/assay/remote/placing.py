@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,12 +21,17 @@ async def cluster_workers(judging: JudgingConfig, context: BuildContext) -> Asyn
     """Give `context` the cluster's workers where the config names one; every panel opened inside uses them.
 
     Without a cluster nothing is done: a panel then makes a pool of its own on this machine.
+
+    Raises:
+        ConfigError: no cluster answers, also where nothing would have been judged there.
     """
     if judging.ray is None or context.workers is not None:
         yield
         return
+    from assay.remote.ray.cluster import connect
     from assay.remote.ray.pool import RayPool
 
+    await asyncio.to_thread(connect, judging.ray.address, where="judging.ray")
     async with WorkerPool(
         pool=RayPool(judging.workers, judging.ray, start_timeout_s=judging.start_timeout_s)
     ) as workers:

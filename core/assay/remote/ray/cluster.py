@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from assay.errors import AssayError, ConfigError
 T = TypeVar("T")
 _CONNECTING = threading.Lock()
 _CAUSE_CHARACTERS = 300
+_LISTENS_S = 10.0
 
 
 class Cluster(NamedTuple):
@@ -67,6 +69,8 @@ def connect(address: str, *, where: str) -> Cluster:
         import ray
 
         if not ray.is_initialized():
+            if address not in ("auto", "local"):
+                _must_listen(address, where)
             quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
             if address == "local":
                 quiet["include_dashboard"] = False
@@ -78,6 +82,20 @@ def connect(address: str, *, where: str) -> Cluster:
                     "its address as HOST:PORT, or use 'local'"
                 ) from error
     return Cluster(ray, address)
+
+
+def _must_listen(address: str, where: str) -> None:
+    """Refuse an address where nobody listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"{where}: a Ray cluster's address is 'auto', 'local' or HOST:PORT; found {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"{where}: no Ray cluster at {address!r}: {_line(error)}; start one with `ray start --head`, name its "
+            "address as HOST:PORT, or use 'local'"
+        ) from error
 
 
 def _stay(act: Callable[[], object]) -> None:
