@@ -10,7 +10,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -20,6 +20,9 @@ from assay.errors import SandboxError
 from assay.process import descendants
 from assay_sandboxes import assay_sandboxes
 from assay_sandboxes.sandbox import JailedSandbox
+
+if TYPE_CHECKING:
+    from assay.training.model import PolicyModel
 
 ROOT = Path(__file__).parents[1]
 # The same examples on every machine, and no deadline: a busy machine is no defect.
@@ -34,6 +37,38 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the specification's folder {folder.name!r} is not beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def shake() -> "Callable[[PolicyModel, int], None]":
+    """A function that draws other weights: fresh ones are nearly uniform, these make log-probs that a mistake shows in.
+
+    It takes a policy and a seed.
+    """
+    import torch  # most tests do without
+
+    def draw(policy: "PolicyModel", seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in policy.model.parameters():
+                if parameter.dim() == 2:
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
+
+    return draw
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory, shake: "Callable[[PolicyModel, int], None]") -> "PolicyModel":
+    """A tiny policy with shaken weights, whose folder holds them, tied embeddings and all."""
+    from assay.training.model import load_policy
+    from assay.training.tiny import make_tiny_model
+    from assay.training.weights import save_policy
+
+    folder = make_tiny_model(tmp_path_factory.mktemp("policy") / "model", seed=3, hidden_size=64)
+    policy = load_policy(str(folder))
+    shake(policy, 0)
+    save_policy(policy, folder)
+    return policy
 
 
 @pytest.fixture

@@ -38,17 +38,6 @@ LIMIT = 24
 NEVER = "no model writes this"
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
-    policy = load_policy(str(make_tiny_model(tmp_path_factory.mktemp("tiny"), seed=3, hidden_size=64)))
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            if parameter.dim() == 2:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
-    return policy
-
-
 def requests(count: int, **sampling: Any) -> list[RolloutRequest]:
     return [
         RolloutRequest(

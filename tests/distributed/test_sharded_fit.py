@@ -18,6 +18,13 @@ training = { learning_rate = 1e-3, batch_size = 8, epochs = 2, micro_batch_token
 checkpoint = { every_steps = 1, keep = 2 }
 steps = 2
 """
+PRM = """
+kind = "prm"
+model = { base = "model" }
+objective = { use = "%s" }
+data = { path = "labels.jsonl", holdout = 0.2 }
+evaluate = { best_of = [1, 2], aggregate = ["last"] }
+"""
 KINDS = {
     "sft": """
 kind = "sft"
@@ -31,20 +38,8 @@ policy = { model = "model" }
 objective = { use = "dpo", reference = "iterate", iteration = 1 }
 data = { path = "pairs.jsonl", holdout = 0.2 }
 """,
-    "prm": """
-kind = "prm"
-model = { base = "model" }
-objective = { use = "outcome" }
-data = { path = "labels.jsonl", holdout = 0.2 }
-evaluate = { best_of = [1, 2], aggregate = ["last"] }
-""",
-    "implicit": """
-kind = "prm"
-model = { base = "model" }
-objective = { use = "implicit_ce" }
-data = { path = "labels.jsonl", holdout = 0.2 }
-evaluate = { best_of = [1, 2], aggregate = ["last"] }
-""",
+    "prm": PRM % "outcome",
+    "implicit": PRM % "implicit_ce",
 }
 
 

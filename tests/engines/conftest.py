@@ -1,4 +1,4 @@
-"""What the tests of engines on servers share: a policy with telling weights, and one vLLM server for a whole file."""
+"""What the tests of engines on servers share: one vLLM server for a whole file."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import time
@@ -7,27 +7,15 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-import torch
 
 from assay.discovery import default_cache_dir
 from assay.errors import ConfigError
-from assay.training.model import PolicyModel, load_policy
-from assay.training.tiny import make_tiny_model
-from assay.training.weights import save_policy
+from assay.training.model import PolicyModel
 from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.server import Server, find_python, free_port, server_command
 
 START_S = 900.0
 OPTIONS = VLLMOptions(max_rows=16)
-
-
-def shake(policy: PolicyModel, seed: int) -> None:
-    """Fresh weights are nearly uniform; larger ones make log-probs that a mistake would show in."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            if parameter.dim() == 2:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +25,6 @@ def vllm_python() -> Path:
         return find_python(OPTIONS, default_cache_dir(), Path.cwd())
     except ConfigError as absent:
         pytest.skip(str(absent))
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
-    """A tiny policy whose folder holds its weights, tied embeddings and all."""
-    folder = make_tiny_model(tmp_path_factory.mktemp("policy") / "model", seed=3, hidden_size=64)
-    policy = load_policy(str(folder))
-    shake(policy, 0)
-    save_policy(policy, folder)
-    return policy
 
 
 @pytest.fixture(scope="module")

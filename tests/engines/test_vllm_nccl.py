@@ -49,6 +49,7 @@ CPU = torch.device("cpu")
 CHUNK = 20_000
 """Small, so that a tiny model takes several pieces."""
 Body = Mapping[str, Any]
+Shake = Callable[[PolicyModel, int], None]
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +64,15 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def untied(tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
+def untied(tmp_path_factory: pytest.TempPathFactory, shake: Shake) -> PolicyModel:
     """A tiny policy with an output layer of its own: on a CPU vLLM's stock reload leaves a tied one behind."""
     folder = make_tiny_model(tmp_path_factory.mktemp("untied") / "model", seed=3, hidden_size=64)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}), encoding="utf-8")
     policy = load_policy(str(folder))
-    other_weights(policy, 0)
+    shake(policy, 0)
     save_policy(policy, folder)
     return policy
-
-
-def other_weights(policy: PolicyModel, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            if parameter.dim() == 2:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
 
 
 def request(name: str, **sampling: Any) -> RolloutRequest:
@@ -377,7 +370,7 @@ def furthest(policy: PolicyModel, rollouts: list[Rollout]) -> float:
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
 def test_vllm_itself_takes_what_is_sent_in_flight_and_again_from_another_trainer(
-    nccl_server: Server, untied: PolicyModel, library: Path, tmp_path: Path
+    nccl_server: Server, untied: PolicyModel, shake: Shake, library: Path, tmp_path: Path
 ) -> None:
     other = load_policy(untied.path)
 
@@ -386,7 +379,7 @@ def test_vllm_itself_takes_what_is_sent_in_flight_and_again_from_another_trainer
         last: list[Rollout] = []
         try:
             for version, seed in enumerate(seeds, start=1):
-                other_weights(other, seed)
+                shake(other, seed)
                 weights = published(other, tmp_path / f"w-{seeds[0]}", version, probe=True)
                 long = [request(f"long-{seed}-{n}", max_new_tokens=300, seed=n) for n in range(18)]
                 quick = request(f"quick-{seed}", max_new_tokens=1)

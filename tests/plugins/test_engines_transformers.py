@@ -1,7 +1,7 @@
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # transformers and Tensor.tolist are only partly annotated.
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,6 @@ from assay_engines.transformers.engine import TransformersEngine
 from assay_engines.transformers.packed import PackedLinear
 
 PREFIX = "Solve like this: 12+7=19, 30+5=35, 8+8=16. "
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
-    folder = make_tiny_model(tmp_path_factory.mktemp("tiny"), seed=3, hidden_size=64)
-    policy = load_policy(str(folder))
-    # Fresh weights are nearly uniform; larger ones make log-probs that a mistake would show in.
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            if parameter.dim() == 2:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
-    return policy
 
 
 def task(text: str, *, name: str | None = None) -> Task:
@@ -157,18 +144,20 @@ def test_new_weights_in_memory_are_used_and_marked(policy: PolicyModel) -> None:
     assert back.turns[0].token_ids == before.turns[0].token_ids
 
 
-def test_weights_changed_without_a_push_are_noticed(policy: PolicyModel) -> None:
+def test_weights_changed_without_a_push_are_noticed(
+    policy: PolicyModel, shake: Callable[[PolicyModel, int], None]
+) -> None:
     other = load_policy(policy.path)
 
     async def run() -> None:
         engine = TransformersEngine(other)
         asked = requests([PREFIX + "2+2="], group=1, lengths=(6,), temperature=0.0)
         before = [rollout async for rollout in engine.generate(asked)]
-        other.model.load_state_dict(policy.model.state_dict())
+        shake(other, 1)
         (after,) = [rollout async for rollout in engine.generate(asked)]
         await engine.aclose()
         assert before[0].turns[0].token_ids != after.turns[0].token_ids
-        assert teacher_forced(policy, after).argmax(-1).tolist() == list(after.turns[0].token_ids or ())
+        assert teacher_forced(other, after).argmax(-1).tolist() == list(after.turns[0].token_ids or ())
 
     asyncio.run(run())
 
