@@ -137,6 +137,16 @@ def test_what_is_printed_and_written(data: Path, capsys: pytest.CaptureFixture[s
     assert {type(row["label"]) for row in outcomes} == {bool}
 
 
+def test_solutions_come_from_standard_input_too(data: Path) -> None:
+    assert label() == 0
+    command = [sys.executable, "-m", "assay", "label", "-", "-r", "ends", "--engine", "chains", "--split", "line"]
+    text = (data / "given.jsonl").read_text(encoding="utf-8")
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "wrote stdin.labelled.jsonl" in done.stdout
+    assert rows(data / "stdin.labelled.jsonl") == rows(data / "given.labelled.jsonl")
+
+
 def test_json_and_the_other_form(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert label("--form", "trl", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
