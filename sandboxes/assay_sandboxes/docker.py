@@ -66,9 +66,8 @@ class Docker:
         except ImportError:
             raise SandboxError("sandbox 'docker': the package docker is missing; pip install 'assay[docker]'") from None
         place = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-        if place.startswith("unix://") and not os.path.exists(place.removeprefix("unix://")):
-            # Asked here, since the client leaves a socket open when it fails to connect.
-            raise SandboxError(f"sandbox 'docker': no engine answers at {place}; {START_ONE}")
+        if place.startswith("unix://"):
+            _knock(place)
         self._options = options
         self._bundle = _bundle()
         try:
@@ -266,6 +265,15 @@ def _remove(container: Any) -> None:
         except docker_errors.APIError:
             # Its own removal, at its end, is under way.
             time.sleep(0.02)
+
+
+def _knock(place: str) -> None:
+    """Raise `SandboxError` where nobody listens; the client leaves a socket open when it fails to connect."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            sock.connect(place.removeprefix("unix://"))
+        except OSError as error:
+            raise SandboxError(f"sandbox 'docker': no engine answers at {place}: {error}; {START_ONE}") from error
 
 
 def _bundle() -> str:

@@ -1,7 +1,10 @@
 """The docker tier: what is particular to a real engine."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -90,7 +93,15 @@ def test_a_named_image_is_used(open_tier: OpenTier) -> None:
     asyncio.run(sandbox.aclose())
 
 
-def test_an_engine_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    with pytest.raises(SandboxError, match="no engine answers"):
-        build_docker(DockerOptions(), BuildContext())
+def test_an_engine_that_does_not_answer_is_one_sentence_and_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as gone:  # the file outlives its engine
+        gone.bind(str(left))
+    before = os.listdir("/proc/self/fd")
+    for place in (tmp_path / "nowhere.sock", left):
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{place}")
+        with pytest.raises(SandboxError, match="no engine answers"):
+            build_docker(DockerOptions(), BuildContext())
+    assert len(os.listdir("/proc/self/fd")) == len(before)
