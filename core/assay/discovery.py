@@ -180,6 +180,8 @@ def _ask(groups: Sequence[Sequence[Plugin]]) -> dict[str, dict[str, Any]]:
         except ValidationError as error:
             first = error.errors()[0]
             answer["cause"] = f"it offers {'.'.join(map(str, first['loc']))} wrongly: {first['msg']}"
+        except (TypeError, ValueError):
+            answer["cause"] = "what it offers cannot be read"
         answers[answer["module"]] = answer
     return answers
 

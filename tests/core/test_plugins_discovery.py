@@ -44,6 +44,12 @@ HOSTILE = {
         "assay_no_such_hook",
     ),
     "ends_its_parent": ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", "ended the process that asked"),
+    "forges": (
+        "import os\nfor fd in range(3, 9):\n    try:\n"
+        '        os.write(fd, b\'{"module": "p_forges", "components": 3}\\n\')\n'
+        "    except OSError:\n        pass\nos._exit(0)",
+        "what it offers cannot be read",
+    ),
     "wrong_facts": (
         GOOD.format(name="wrong").replace("[source]", "[__import__('dataclasses').replace(source, facts={'a': 1})]"),
         "it offers facts.a wrongly: Input should be a valid string",
