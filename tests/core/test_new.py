@@ -11,6 +11,8 @@ import pytest
 
 from assay.cli import main
 
+pytestmark = pytest.mark.long
+
 BIN = Path(sys.executable).parent
 KINDS = {"verifier": "", "optimizer-part": "", "sandbox": "unsafe=true"}
 """Kind to the option that `assay check` needs."""

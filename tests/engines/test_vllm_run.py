@@ -20,7 +20,7 @@ from assay.training.model import PolicyModel
 from assay_engines.vllm.routes import Routes
 from assay_engines.vllm.server import MODULE
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(2400)]
 STEPS, GROUPS, SIZE = 3, 3, 4
 CONFIG = """
 kind = "rlvr"

@@ -25,7 +25,7 @@ from assay_engines.vllm.routes import PREFIX, Routes
 from assay_engines.vllm.server import SERVED_NAME, Server
 
 T = TypeVar("T")
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.timeout(1500)]
 TOLERANCE = 4e-5
 """Of a log-prob against a plain forward, in float32."""
 

@@ -5,7 +5,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from assay.registry import Registry
+
+pytestmark = pytest.mark.long
 
 PROJECT = Path(__file__).parents[2] / "examples" / "assay-graded-reward"
 

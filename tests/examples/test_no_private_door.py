@@ -13,6 +13,8 @@ import pytest
 import assay
 from assay.registry import Registry
 
+pytestmark = pytest.mark.long
+
 TESTS = Path(__file__).parents[1]
 SUITES = ("plugins/test_optim_suite.py", "plugins/test_optim_config.py", "plugins/test_optim_edges.py")
 KINDS = {

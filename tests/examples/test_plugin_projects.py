@@ -14,6 +14,8 @@ from assay.cli import main
 from assay.config.load import parse_config
 from assay.registry import Registry
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OFFERS = {
     "assay-haiku": ("reward_source", "haiku"),

@@ -11,6 +11,8 @@ import pytest
 
 from assay.registry import Registry
 
+pytestmark = pytest.mark.long
+
 SUITES = Path(__file__).parents[1] / "prms"
 QUICK = ("test_formats.py", "test_source.py", "test_scoring.py")
 NAMES = (

@@ -26,6 +26,8 @@ from assay.training.trainer import Trainer
 from assay.training.weights import save_policy
 from assay_optim import objective
 
+pytestmark = pytest.mark.long
+
 SHOWN = "{reference};{prompt}"
 """A prompt with its answer in front."""
 

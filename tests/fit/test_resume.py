@@ -15,6 +15,8 @@ from assay import Run, train
 from assay.config.load import parse_config
 from assay.errors import ConfigError
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 kind = "preference"
 name = "pairs"

@@ -22,6 +22,8 @@ from assay.testing.fakes import make_rollout, make_task
 from assay.testing.scripted import ScriptedEngine
 from assay_engines.stored import StoredEngine, StoredOptions, build_stored
 
+pytestmark = pytest.mark.long
+
 
 def pairs() -> list[tuple[Task, Rollout]]:
     """Two tasks; the first with two groups of two, the second with one and with one that a kill cut short."""

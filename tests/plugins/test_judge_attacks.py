@@ -21,6 +21,8 @@ from assay.contracts import Candidate, Message, Rollout, Task, Turn, Verdict
 from assay.registry import Registry, component_from
 from assay.testing import read_cases, run_reward_suite, scripted_endpoint
 
+pytestmark = pytest.mark.long
+
 Body = Mapping[str, Any]
 FOLDER = Path(assay_judge.__file__).parent / "cases"
 NAMES = ("judge", "judge-first-error", "principles", "rubric")

@@ -8,6 +8,8 @@ import pytest
 
 from assay.cli import main
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 kind = "rlvr"
 name = "sums"

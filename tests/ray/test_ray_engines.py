@@ -24,7 +24,7 @@ from assay.testing.engine_suite import run_engine_suite
 from assay.training.model import PolicyModel, load_policy
 from assay.training.weights import Publisher
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 Shake = Callable[[PolicyModel, int], None]
 
 

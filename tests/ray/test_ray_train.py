@@ -10,7 +10,7 @@ from assay import runs
 from assay.cli import main
 from assay.store import RunStore
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 CONFIG = """
 kind = "rlvr"
 name = "{name}"

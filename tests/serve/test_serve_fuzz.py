@@ -20,6 +20,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.long
+
 schemathesis: Any = pytest.importorskip("schemathesis", reason="the package schemathesis is not installed")
 
 
