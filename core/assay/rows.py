@@ -248,3 +248,14 @@ def _depth(data: object) -> int:
         elif isinstance(item, list):
             stack.extend((value, depth + 1) for value in item)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return deepest
+
+
+def finite(value: object) -> float | None:
+    """A number as a float; None for anything else, for what is not finite and for integers that no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

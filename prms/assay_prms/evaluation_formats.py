@@ -53,9 +53,9 @@ def read_bigbench(row: Row, options: FormatOptions) -> list[StepRow]:
 def read_prmbench(row: Row, options: FormatOptions) -> list[StepRow]:
     """Every wrong step is listed, from 1; the labels after the first one are known and may be kept."""
     steps = list_of(row, "modified_process")
-    numbers = [int(number) for number in list_of(row, "error_steps")]
-    if any(number < 1 for number in numbers):
-        raise ConfigError(f"error_steps: {sorted(numbers)}; they count from 1")
+    numbers = list_of(row, "error_steps")
+    if any(isinstance(number, bool) or not isinstance(number, int) or number < 1 for number in numbers):
+        raise ConfigError(f"error_steps: whole numbers from 1 are expected; found {numbers}")
     wrong = {number - 1 for number in numbers}  # a few rows of the set name steps behind their end: nothing to label
     labels = [0.0 if at in wrong else 1.0 for at in range(len(steps))]
     more = {"domain": row.get("classification"), "provenance": {"id": row.get("idx")}}
@@ -66,8 +66,10 @@ def read_prmbench(row: Row, options: FormatOptions) -> list[StepRow]:
 def read_mr_gsm8k(row: Row, options: FormatOptions) -> list[StepRow]:
     """The first wrong step counts from 1."""
     one_based = _index(row["model_output_solution_first_error_step"], "first error step", none=0)
-    right = row.get("model_output_solution_correctness") == "correct"
-    first = None if right or one_based is None else one_based - 1
+    judged = row.get("model_output_solution_correctness")
+    if judged == "wrong" and one_based is None:
+        raise ConfigError("model_output_solution_first_error_step: missing, although the solution is wrong")
+    first = None if judged == "correct" or one_based is None else one_based - 1
     outcome = row.get("model_output_answer_correctness") == "correct"
     steps = list_of(row, "model_output_steps")
     return [_by_first_error(row["question"], steps, first, outcome=outcome, origin="human")]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from assay.errors import ConfigError, did_you_mean
 from assay_prms import evaluation_formats, many_formats, single_formats
 from assay_prms.fields import FormatOptions, Row
@@ -36,7 +38,14 @@ def read_row(row: Row, options: FormatOptions | None = None) -> list[StepRow]:
         ConfigError: the format cannot be told, or the row does not keep to it.
     """
     options = options or FormatOptions()
-    found = _format(row, options.format).read(row, options)
+    form = _format(row, options.format)
+    try:
+        found = form.read(row, options)
+    except (ConfigError, ValidationError):
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(f"row: it is not built as rows of the format {form.name!r} are: {lacks}") from error
     if options.after_first_error == "keep":
         return found
     value = 0.0 if options.after_first_error == "zero" else None

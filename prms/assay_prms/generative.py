@@ -11,6 +11,7 @@ from pydantic import Field
 from assay.contracts.tensors import Forward, LossReport
 from assay.errors import ConfigError
 from assay.protocols import Encoder, Example, ExampleTotals
+from assay_prms.fields import text_of
 from assay_prms.objective import RewardModelObjective, weight_total
 from assay_prms.places import one_id
 from assay_prms.reading import RewardOptions, judged, literal, outcome_of
@@ -143,16 +144,17 @@ class CritiqueObjective(_Verifier[CritiqueOptions]):
         for name in ("prompt", "response", "critique"):
             if name not in row:
                 raise ConfigError(f"column {name!r}: missing; found {', '.join(map(repr, row)) or 'no columns'}")
-        critique, said = verdict_of(str(row["critique"]), options.question, options.yes, options.no)
+        text = text_of(row, "critique")
+        critique, said = verdict_of(text, options.question, options.yes, options.no)
         if critique is None:
             raise ConfigError(
                 f"critique: it does not end in {options.question!r} and {options.yes.strip()} or {options.no.strip()}; "
-                f"found {str(row['critique'])[-60:]!r}"
+                f"found {text[-60:]!r}"
             )
         if said != outcome_of(row, "label"):
             return []
         word = one_id(encode, options.yes if said else options.no, what="yes" if said else "no")
-        prompt = critique_prompt(row["prompt"], str(row["response"]), options.instruction)
+        prompt = critique_prompt(row["prompt"], text_of(row, "response"), options.instruction)
         before, written = literal(encode)(prompt, critique)
         response = (*written[:-1], word, written[-1])
         facts = {"label": said, "verdict": len(response) - 2, "mean_over": len(response)}

@@ -29,14 +29,14 @@ def read_prm800k(row: Row, options: FormatOptions) -> list[StepRow]:
             if options.alternatives and index != chosen:
                 rated = [*ratings, _rating(offer.get("rating"), options, number)]
                 if rated[-1] is not None:
-                    found.append(make_row(problem, [*prefix, str(offer["text"])], [*ratings, rated[-1]], **more))
+                    found.append(make_row(problem, [*prefix, offer["text"]], [*ratings, rated[-1]], **more))
         if chosen is not None:
             follow = offers[int(chosen)]
         elif human is not None:
             follow = human
         else:
             break
-        prefix.append(str(follow["text"]))
+        prefix.append(follow["text"])
         # A human's own completion carries no rating: it was written to be right, but nobody rated it.
         ratings.append(_rating(follow.get("rating"), options, number))
         if ratings[-1] == 0.0:
@@ -63,7 +63,7 @@ def read_math_aps(row: Row, options: FormatOptions) -> list[StepRow]:
         return _aps_paths(problem, cast("Mapping[str, Any]", body), options)
     found: list[StepRow] = []
     for entry in cast("list[Mapping[str, Any]]", body):
-        prefix = str(entry["solution_prefix"])
+        prefix = text_of(entry, "solution_prefix")
         rest = prefix.removeprefix(problem).strip()
         if not prefix.startswith(problem):
             raise ConfigError("solution_prefix: it does not begin with the question")
@@ -83,7 +83,7 @@ def _aps_paths(problem: str, root: Mapping[str, Any], options: FormatOptions) ->
             found.append(make_row(problem, steps, labels, origin="monte_carlo"))
         for child in reversed(children if options.alternatives else children[:1]):
             label = _label_of_value(child.get("mc_value"))
-            stack.append((child, (*steps, str(child["text"])), (*labels, label)))
+            stack.append((child, (*steps, text_of(child, "text")), (*labels, label)))
     return found
 
 
@@ -100,7 +100,7 @@ def read_versaprm(row: Row, options: FormatOptions) -> list[StepRow]:
     problem, found = text_of(row, "question"), list[StepRow]()
     more = {"domain": row.get("domain"), "provenance": {"source": row.get("source")}}
     for chain in cast("list[Mapping[str, Any]]", list_of(row, "chain_of_thoughts")):
-        steps = [str(step) for step in cast("list[Any]", chain.get("steps") or [])]
+        steps = cast("list[Any]", chain.get("steps") or [])
         labels = [_signed(x, options.zero_in_solution == "good", k) for k, x in enumerate(chain.get("labels") or [], 1)]
         row_ = make_row(problem, steps, labels, **more)
         found.append(row_)
@@ -109,7 +109,7 @@ def read_versaprm(row: Row, options: FormatOptions) -> list[StepRow]:
             if not 0 <= at <= len(steps):
                 raise ConfigError(f"augs: aug_idx {at} is outside the {len(steps)} steps")
             kind = _signed(extra["aug_type"], options.zero_in_augmentation == "good", at + 1)
-            found.append(make_row(problem, [*steps[:at], str(extra["aug_step"])], [*labels[:at], kind], **more))
+            found.append(make_row(problem, [*steps[:at], extra["aug_step"]], [*labels[:at], kind], **more))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
@@ -13,6 +12,7 @@ from pydantic import Field, ValidationError
 from assay.contracts import Span
 from assay.errors import ConfigError
 from assay.protocols import Encoder, Example
+from assay.rows import finite
 from assay.steps import SplitterOptions, join_steps, step_spans
 from assay_prms.aggregate import Aggregation
 from assay_prms.fields import FormatOptions
@@ -124,29 +124,26 @@ def pair_of(row: Mapping[str, Any]) -> Pair:
         if name not in row:
             raise ConfigError(f"column {name!r}: missing; found {', '.join(map(repr, row)) or 'no columns'}")
     chosen, rejected = _response(row, "chosen"), _response(row, "rejected")
-    margin = row.get("margin", 0.0)
-    if isinstance(margin, bool) or not isinstance(margin, int | float):
-        raise ConfigError(f"column 'margin': a number is expected; found {margin!r}")
-    return Pair(chosen, rejected, float(margin), _preference(row.get("preference", 1.0)))
+    margin = finite(row.get("margin", 0.0))
+    if margin is None:
+        raise ConfigError(f"column 'margin': a number is expected; found {row['margin']!r:.60}")
+    return Pair(chosen, rejected, margin, _preference(row.get("preference", 1.0)))
 
 
 def _preference(value: object) -> float:
     """A chance as it is, or that of two log-probs."""
     from assay_prms.losses import option_preference
 
-    if _is_number(value) and 0 <= cast("float", value) <= 1:
-        return float(cast("float", value))
+    chance = finite(value)
+    if chance is not None and 0 <= chance <= 1:
+        return chance
     if isinstance(value, list):
-        logps = cast("list[Any]", value)
-        if len(logps) == 2 and all(_is_number(logp) and logp <= 0 for logp in logps):
-            return option_preference(*logps)
+        logps = [logp for each in cast("list[Any]", value) if (logp := finite(each)) is not None and logp <= 0]
+        if len(logps) == 2 == len(cast("list[Any]", value)):
+            return option_preference(logps[0], logps[1])
     raise ConfigError(
         f"column 'preference': a chance from 0 to 1 or two log-probs up to 0 are expected; found {value!r}"
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _response(row: Mapping[str, Any], name: str) -> tuple[Any, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from assay.contracts import Candidate
 from assay.errors import ConfigError
+from assay.training.encoder import messages_of
 from assay_prms.spec import ScorerSpec
 
 if TYPE_CHECKING:
@@ -53,10 +54,8 @@ class SpecEncoder:
 
 def problem_of(prompt: Any) -> str:
     """The text of the last user message, or the text itself."""
-    if isinstance(prompt, str):
-        return prompt
-    for message in reversed(cast("list[dict[str, str]]", list(prompt))):
-        if message.get("role") == "user":
+    for message in reversed(messages_of(prompt)):
+        if message["role"] == "user":
             return message["content"]
     raise ConfigError("prompt: no user's message is in it")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
 from assay.component import Options
 from assay.errors import ConfigError
+from assay.training.encoder import messages_of
 
 Origin = Literal["human", "monte_carlo", "judge", "oracle", "outcome_only", "unknown"]
 """Where labels come from."""
@@ -129,7 +130,7 @@ def make_row(
         )
     messages: tuple[dict[str, str], ...] = ()
     if isinstance(problem, list):
-        messages = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in problem)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        messages = tuple(messages_of(cast("list[Any]", problem)))
         problem = "\n\n".join(m["content"] for m in messages)
     if not isinstance(problem, str):
         raise ConfigError(f"problem: a text or a list of messages is expected; found {type(problem).__name__}")
@@ -142,7 +143,7 @@ def _label(value: Any, number: int) -> StepLabel:
         return value
     if value is None:
         return StepLabel()
-    if isinstance(value, bool | int | float) and 0.0 <= float(value) <= 1.0:
+    if isinstance(value, bool | int | float) and 0 <= value <= 1:
         return StepLabel(label=float(value))
     raise ConfigError(
         f"labels: the label of step {number} is {json.dumps(value, default=repr)[:60]}; a label is true, false, "

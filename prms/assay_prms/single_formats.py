@@ -114,13 +114,13 @@ def write_openrlhf(row: StepRow, options: FormatOptions) -> dict[str, Any]:
 
 def read_rlhflow(row: Row, options: FormatOptions) -> list[StepRow]:
     """Step texts are the user's turns, the first of which also holds the problem; replies are + or -."""
-    turns = [cast("Mapping[str, Any]", turn) for turn in list_of(row, "conversations")]
+    turns = [text_of(turn, "content") for turn in list_of(row, "conversations")]
     if not turns or len(turns) % 2:
         raise ConfigError(f"conversations: a user's turn and a reply for each step; found {len(turns)} turns")
-    steps = [str(turn.get("content", "")) for turn in turns[0::2]]
+    steps = turns[0::2]
     labels: list[float] = []
     for number, turn in enumerate(turns[1::2], 1):
-        reply = str(turn.get("content", "")).strip()
+        reply = turn.strip()
         if reply not in SIGNS:
             raise ConfigError(f"conversations: the reply to step {number} is {reply[:40]!r}; + or - is expected")
         labels.append(SIGNS[reply])

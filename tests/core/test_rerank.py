@@ -221,7 +221,16 @@ def test_a_folder_is_a_source_by_its_path(tmp_path: Path) -> None:
         ({"problem": "p", "correct": True}, ["--scores", "s"], "pool.jsonl:1: no column holds the response"),
         ({"problem": "p", "response": "1", "correct": "yes"}, ["--scores", "s"], "column 's' is missing"),
         ({"problem": "p", "response": "1", "correct": "yes", "s": 1}, ["--scores", "s"], "must be true, false or null"),
-        ({"problem": "p", "response": "1", "correct": True, "s": "a"}, ["--scores", "s"], "must be a number or null"),
+        (
+            {"problem": "p", "response": "1", "correct": True, "s": "a"},
+            ["--scores", "s"],
+            "must be a finite number or null",
+        ),
+        (
+            {"problem": "p", "response": "1", "correct": True, "s": 10**400},
+            ["--scores", "s"],
+            "must be a finite number",
+        ),
         ({"problem": "p", "responses": ["1", "2"], "correct": [True], "s": [1, 2]}, ["--scores", "s"], "a list of 2"),
         ({"problem": "p", "response": 1, "correct": True, "s": 1}, ["--scores", "s"], "must hold text; found 1"),
         ({"problem": "p", "response": "1", "correct": True}, ["--scores", "s", "--n", "0"], "--n 0: not a list"),

@@ -183,6 +183,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "p", "completions": ["a", "b"], "labels": [True]}, "fewer labels than steps; found 1 labels for 2"),
     ({"prompt": "p", "completions": ["a"], "labels": ["yes"]}, 'the label of step 1 is "yes"; a label is true, false'),
     ({"prompt": "p", "completions": ["a"], "labels": [1.5]}, "the label of step 1 is 1.5"),
+    ({"prompt": "p", "completions": ["a"], "labels": [10**400]}, "the label of step 1 is 1000"),
     ({"prompt": "p", "completions": [3], "labels": [True]}, "step 1: a text is expected; found int"),
     ({"prompt": "p", "completions": "a", "labels": [True]}, "column 'completions': a list is expected; found str"),
     ({"input": "Q", "label": "Q", "task": "x"}, "input: no tag 'ки' behind any step; name it by tag = ..."),
@@ -194,6 +195,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"problem": "p", "steps": ["a"], "label": 1}, "label: the first wrong step is number 1 (from 0) of 1 steps"),
     ({"problem": "p", "steps": ["a"], "label": "x"}, "label: a whole number is expected; found 'x'"),
     ({"problem": "p", "steps": ["a"], "successes": [9], "attempts": [8]}, "step 1: 9 successes in 8 attempts"),
+    ({"prompt": [{"role": "user"}], "completions": ["a"], "labels": [True]}, "prompt: a message has a role and a c"),
+    ({"conversations": [{"role": "user"}, {"content": "+"}]}, "rows of the format 'rlhflow' are: it lacks"),
+    ({"question": [], "label": {}, "labeler": "x"}, "row: it is not built as rows of the format 'prm800k' are: 'list'"),
+    ({"question": "Q", "chain_of_thoughts": [{"steps": ["a", None], "labels": [1, 1]}]}, "step 2: a text is expected"),
+    ({"question": "Q", "reasoning_steps": {"children": [{"text": None}]}}, "column 'text': a text is expected"),
+    ({"modified_process": ["a"], "error_steps": ["1"]}, "error_steps: whole numbers from 1 are expected; found ['1']"),
+    (
+        {"question": "Q", "model_output_steps": ["a"], "model_output_solution_first_error_step": None,
+         "model_output_solution_correctness": "wrong"},
+        "model_output_solution_first_error_step: missing, although the solution is wrong",
+    ),
     ({"question": "p", "answer": "a"}, "columns: no known format of step labels has these; found 'question', 'answer'"),
 ]  # fmt: skip
 

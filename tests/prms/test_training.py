@@ -12,6 +12,7 @@ import pytest
 from assay.cli import main
 from assay.component import BuildContext
 from assay.config.load import parse_config
+from assay.config.reward_models import save_threshold
 from assay.contracts import Candidate, Message, Rollout, Task, Turn, Verdict
 from assay.errors import ConfigError
 from assay.fit import fit
@@ -221,6 +222,25 @@ def test_it_is_measured_on_first_errors_while_it_trains_and_keeps_the_threshold(
     assert spec.threshold == lines[-1]["first_error"]["threshold"]
 
 
+def test_implicit_dpo_names_no_first_error_before_its_threshold_is_fitted(
+    tiny: Path, tmp_path: Path, write: Write
+) -> None:
+    """Its shares have no zero that means anything: at 0 every other step would be called wrong."""
+    run = trained(tmp_path, tiny, write("rows.jsonl", PAIRS), {"use": "implicit_dpo", "beta": 0.5})
+    assert read_spec(run.policy, convention=None, changes={}).threshold is None
+
+    def told() -> tuple[Verdict, Any]:
+        (verdict,) = judged(build_reward_model(RewardModelOptions(path=str(run.policy)), BuildContext()), ["a\n\nso 3"])
+        return verdict, verdict.evidence[0].data
+
+    verdict, data = told()
+    assert min(step.value for step in verdict.steps) < max(step.value for step in verdict.steps)
+    assert (data["threshold"], data["first_below_threshold"]) == (None, None)
+    lowest = min(range(2), key=lambda index: verdict.steps[index].value)
+    save_threshold(run.policy, sum(step.value for step in verdict.steps) / 2)
+    assert told()[1]["first_below_threshold"] == lowest
+
+
 SOFT = [{"problem": "1+1=", "steps": ["a", "b"], "labels": [1.0, 0.7]}, *STEPS]
 MISTAKES: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     (SOFT, {"use": "pqm"}, "rows.jsonl:1: labels: step 2 has the soft label 0.7, and this objective ranks right above"),
@@ -238,6 +258,10 @@ MISTAKES: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     (OUTCOMES, {"use": "bradley_terry"}, "rows.jsonl:1: column 'chosen': missing; found 'prompt', 'response', 'label'"),
     ([{**OUTCOMES[0], "label": "yes"}], {"use": "outcome"}, "an outcome is true or false, 1, 0 or -1; found 'yes'"),
     ([{**PAIRS[0], "margin": "big"}], {"use": "bradley_terry"}, "column 'margin': a number is expected; found 'big'"),
+    ([{**PAIRS[0], "margin": 10**400}], {"use": "bradley_terry"}, "column 'margin': a number is expected; found 1000"),
+    ([{**OUTCOMES[0], "prompt": [{}]}], {"use": "generative", **WORDS}, "rows.jsonl:1: prompt: a message has a role"),
+    ([{**CRITIQUES[0], "response": None}], {"use": "generative_critique", **WORDS}, "column 'response': a text is exp"),
+    ([{**OUTCOMES[0], "prompt": ""}], {"use": "outcome"}, "rows.jsonl:1: the prompt is empty; give it a text"),
     ([{**PAIRS[0], "preference": 1.2}], {"use": "bradley_terry"}, "column 'preference': a chance from 0 to 1 or two"),
     (
         [{**OUTCOMES[0], "critique": "It is fine."}], {"use": "generative_critique", **WORDS},

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from assay.contracts import Rollout, Task, Turn
 from assay.errors import ConfigError
-from assay.rows import BadRowError, Row, column, first_known, read_rows
+from assay.rows import BadRowError, Row, column, finite, first_known, read_rows
 from assay.scoring import message_column
 from assay.store import RunStore
 
@@ -170,6 +170,7 @@ def _truth(value: Any, name: str | None, where: str, line: int) -> bool | None:
 
 
 def _number(value: Any, name: str | None, where: str, line: int) -> float | None:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return None if value is None else float(value)
-    raise BadRowError(f"{where}: column {name!r} must be a number or null; found {value!r:.60}", line)
+    found = finite(value)
+    if value is None or found is not None:
+        return found
+    raise BadRowError(f"{where}: column {name!r} must be a finite number or null; found {value!r:.60}", line)

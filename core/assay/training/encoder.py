@@ -72,7 +72,7 @@ class TextEncoder:
         Raises:
             ConfigError: it is neither, or the template refuses it.
         """
-        messages = _messages(prompt)
+        messages = messages_of(prompt)
         if not self.chat:
             text = "\n\n".join(message["content"] for message in messages)
             return tuple(map(int, self.tokenizer(text, add_special_tokens=True)["input_ids"])) if text else ()
@@ -105,7 +105,8 @@ class TextEncoder:
         return (*((edges[k], max(edges[k], edges[k + 1])) for k in range(len(ids))), end)
 
 
-def _messages(prompt: Any) -> list[dict[str, str]]:
+def messages_of(prompt: Any) -> list[dict[str, str]]:
+    """A prompt as messages: a text is one user message. Raises `ConfigError` for anything else."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     found: list[dict[str, str]] = []
