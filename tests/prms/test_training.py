@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,24 @@ def test_the_model_in_memory_and_in_its_folder_say_the_same(tiny: Path, tmp_path
     again = judged(build_reward_model(RewardModelOptions(path=str(run.policy)), BuildContext()), ["1+2=3\nso 3"])
     assert loaded[0].value == again[0].value
     assert loaded[0].value == pytest.approx(loaded[0].steps[0].value * loaded[0].steps[1].value)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("step", STEPS), ("implicit_ce", OUTCOMES)])
+def test_a_folder_that_was_moved_ranks_by_its_name_alone(
+    name: str, rows: Any, tiny: Path, tmp_path: Path, write: Write,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """One response to each problem: best of one is what it is, and larger n are not made up."""
+    run = trained(tmp_path, tiny, write("rows.jsonl", rows), {"use": name}, steps=1)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.move(run.policy, tmp_path / "elsewhere" / "judge")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    pool = write("pool.jsonl", OUTCOMES[::2])
+    assert main(["rerank", str(pool), "--by", "judge", "--n", "1,4", "--json"]) == 0
+    (figures,) = json.loads(capsys.readouterr().out)["scorers"].values()
+    argmax = figures["value"]["strategies"]["argmax"]
+    assert (argmax["1"]["value"], argmax["1"]["problems"]) == (1.0, len(SUMS))
+    assert argmax["4"] == {"value": None, "low": None, "high": None, "problems": 0}
 
 
 def first_error_rows() -> list[dict[str, Any]]:
