@@ -4,6 +4,7 @@ Every plugin is probed in a child process with a time limit, and the answer is c
 the plugin's own files change. A plugin that hangs at import costs itself and nothing else.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -12,11 +13,13 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import assay
@@ -149,41 +152,67 @@ def _probe(groups: Sequence[Sequence[Plugin]]) -> dict[Plugin, dict[str, Any]]:
         with ThreadPoolExecutor(max_workers=16) as pool:
             for alone in pool.map(_ask, left):
                 answers |= alone
-    silence = {"cause": "its import ended the process that asked about it"}
+    silence = {"cause": "its import ended, stopped or spoke for the process that asked about it"}
     return {plugin: answers.get(plugin.module, silence) for group in groups for plugin in group}
 
 
 def _ask(groups: Sequence[Sequence[Plugin]]) -> dict[str, dict[str, Any]]:
-    """What a process of its own says of the modules, by module; where it is ended itself, some are missing."""
+    """What a process of its own says of the modules, by module.
+
+    Where a plugin ended that process some are missing; where one stopped it, or wrote in its place, all are.
+    """
     token = secrets.token_hex(8)
-    child = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+    with subprocess.Popen(  # noqa: S603 (our own interpreter and module)
         [sys.executable, "-P", "-m", "assay._prober", *(_limited(group).word() for group in groups)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         env={**os.environ, "ASSAY_PROBE": token},
-    )
-    try:
-        output, _ = child.communicate(timeout=OWN_LIMIT_S + HARD_LIMIT_S * len(groups))
-    except subprocess.TimeoutExpired:
-        output = b""
-    finally:
-        kill_tree(child.pid, root=child.returncode is None)
-        child.wait()
-        kill_marked(f"ASSAY_PROBE={token}")
+    ) as child:
+        try:
+            output = _output(child, within_s=OWN_LIMIT_S + HARD_LIMIT_S * len(groups))
+        finally:
+            kill_tree(child.pid, root=child.returncode is None)
+            child.wait()
+            kill_marked(f"ASSAY_PROBE={token}")
+    asked = {plugin.module for group in groups for plugin in group}
     answers: dict[str, dict[str, Any]] = {}
     for line in output.splitlines():
-        answer: dict[str, Any] = json.loads(line)
-        try:
-            _fields(answer)
-        except ValidationError as error:
-            first = error.errors()[0]
-            answer["cause"] = f"it offers {'.'.join(map(str, first['loc']))} wrongly: {first['msg']}"
-        except (TypeError, ValueError):
-            answer["cause"] = "what it offers cannot be read"
+        answer = _answer(line)
+        if answer is None or answer["module"] not in asked or answer["module"] in answers:
+            return {}
         answers[answer["module"]] = answer
     return answers
+
+
+def _output(child: "subprocess.Popen[bytes]", *, within_s: float) -> bytes:
+    """What the child wrote until it ended; nothing where it is stopped or takes too long."""
+    started = time.monotonic()
+    while time.monotonic() - started < within_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.communicate(timeout=0.2)[0]
+        if psutil.Process(child.pid).status() == psutil.STATUS_STOPPED:
+            break
+    return b""
+
+
+def _answer(line: bytes) -> dict[str, Any] | None:
+    """The answer about one module, with a cause where its fields are none; None for what is no answer."""
+    try:
+        answer: Any = json.loads(line)
+        if not isinstance(answer["module"], str):
+            return None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    try:
+        _fields(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return {**answer, "cause": f"it offers {'.'.join(map(str, first['loc']))} wrongly: {first['msg']}"}
+    except (TypeError, ValueError):
+        return {**answer, "cause": "what it offers cannot be read"}
+    return answer
 
 
 def _limited(group: Sequence[Plugin]) -> Group:

@@ -43,7 +43,15 @@ HOSTILE = {
         "from assay import hookimpl\n@hookimpl\ndef assay_no_such_hook():\n    return []",
         "assay_no_such_hook",
     ),
-    "ends_its_parent": ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", "ended the process that asked"),
+    "ends_its_parent": ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", "the process that asked about it"),
+    "stops_its_parent": (
+        "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)",
+        "its import ended, stopped or spoke for the process that asked about it",
+    ),
+    "speaks_for_its_parent": (
+        "import os\nwith open(f'/proc/{os.getppid()}/fd/1', 'w') as out:\n    out.write('no answer\\n')",
+        "the process that asked about it",
+    ),
     "forges": (
         "import os\nfor fd in range(3, 9):\n    try:\n"
         '        os.write(fd, b\'{"module": "p_forges", "components": 3}\\n\')\n'
