@@ -1,6 +1,8 @@
 """A program for torchrun: some updates of a tiny model and of a source that learns, and what came of them in a folder.
 
 torchrun --nproc-per-node 2 tests/distributed/steps.py MODEL OUT PRESET STEPS [CHECKPOINT]
+
+`PRESET` may end in `+lora`: then an adapter is trained.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,13 +19,14 @@ from torch import Tensor
 
 import assay_optim
 from assay.component import BuildContext
-from assay.config.training import OptimizerSettings
+from assay.config.training import LoraSettings, OptimizerSettings
 from assay.contracts import Candidate, Message, Reward, RewardPart, Rollout, Sampling, ScoredGroup, Task, Turn, Verdict
 from assay.training.checkpoint import load_trainer, save_trainer
 from assay.training.model import load_policy
 from assay.training.ranks import Ranks
 from assay.training.sharding import ShardedRanks, launched
 from assay.training.trainer import Trainer
+from assay.training.weights import Publisher
 from assay_prms.prime import Prime, PrimeOptions
 
 
@@ -88,9 +91,11 @@ def main(model: str, out: str, preset: str, steps: str, checkpoint: str | None =
     torch.set_num_threads(1)
     ranks = ShardedRanks(timeout_s=60) if launched() else Ranks()
     policy = load_policy(model)
-    made = next(part for part in assay_optim.assay_policy_optimizers() if part.name == preset)
+    name, _, adapter = preset.partition("+")
+    made = next(part for part in assay_optim.assay_policy_optimizers() if part.name == name)
     optimizer = made.build(made.config(), BuildContext())
-    settings = OptimizerSettings(learning_rate=1e-3, micro_batch_tokens=48, max_grad_norm=0.5)
+    lora = LoraSettings(rank=4) if adapter else None
+    settings = OptimizerSettings(learning_rate=1e-3, micro_batch_tokens=48, max_grad_norm=0.5, lora=lora)
     source = learning_source(model)
     source.divide(ranks)
     trainer = Trainer(policy, optimizer, settings, seed=1, ranks=ranks)
@@ -120,6 +125,8 @@ def main(model: str, out: str, preset: str, steps: str, checkpoint: str | None =
         save_file(gradients[0] | gradients[1], folder / "gradients.safetensors")  # the source's, and the policy's
         (folder / "metrics.json").write_text(json.dumps(lines), encoding="utf-8")
         (folder / "scores.json").write_text(json.dumps(judged), encoding="utf-8")
+    published = Publisher(policy, folder=folder / "weights", ranks=ranks).publish(1)
+    assert published.path is not None
     save_trainer(trainer, folder / "checkpoint")
     source.save_state(folder / "checkpoint")
     if isinstance(ranks, ShardedRanks):

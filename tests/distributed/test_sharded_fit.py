@@ -1,5 +1,6 @@
 """`torchrun -m assay train` from examples: the run and the measures of one process, and one that goes on with it."""
 
+# pyright: reportUnknownVariableType=false
 import json
 import os
 import subprocess
@@ -8,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from assay.training.tiny import make_tiny_model
 
 COMMON = """
 name = "sums"
 seed = 5
-training = { learning_rate = 1e-3, batch_size = 8, epochs = 2, micro_batch_tokens = 24 }
+training = { learning_rate = 1e-3, batch_size = 8, epochs = 2, micro_batch_tokens = 24%s }
 checkpoint = { every_steps = 1, keep = 2 }
 steps = 2
 """
@@ -40,7 +42,9 @@ data = { path = "pairs.jsonl", holdout = 0.2 }
 """,
     "prm": PRM % "outcome",
     "implicit": PRM % "implicit_ce",
+    "adapter": PRM % "outcome",
 }
+ADAPTER = ", lora = { rank = 4 }"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,8 @@ def prepare(folder: Path, model: Path, kind: str) -> Path:
     }
     for name, lines in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
-    (folder / "sums.toml").write_text(COMMON + KINDS[kind], encoding="utf-8")
+    common = COMMON % (ADAPTER if kind == "adapter" else "")
+    (folder / "sums.toml").write_text(common + KINDS[kind], encoding="utf-8")
     return folder
 
 
@@ -116,6 +121,11 @@ def test_two_processes_learn_from_examples_what_one_does_and_one_goes_on_with_it
     for name in ("metrics", "evaluations"):
         for one, two in zip(lines(alone, name), lines(shared, name), strict=True):
             assert numbers(two) == pytest.approx(numbers(one), rel=1e-4, abs=1e-5), name
+    if kind == "adapter":  # merged in at the end, by all processes together
+        (one,), (two,) = (list(folder.glob("runs/*/model/model.safetensors")) for folder in (alone, shared))
+        first_weights, second_weights = load_file(one), load_file(two)
+        assert set(first_weights) == set(second_weights)
+        assert max(float((first_weights[n] - second_weights[n]).abs().max()) for n in first_weights) <= 1e-5
     for folder in (alone, shared):
         trained(folder, 1, "--resume", "--steps", "3")
     one, two = (numbers(lines(folder, "metrics")[2]) for folder in (alone, shared))

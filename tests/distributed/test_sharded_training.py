@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", seed=3, hidden_size=64)
 
 
-@pytest.mark.parametrize("preset", [pytest.param("grpo", marks=pytest.mark.slow), "ppo"])
+@pytest.mark.parametrize("preset", [pytest.param("grpo", marks=pytest.mark.slow), "ppo", "grpo+lora"])
 def test_two_processes_come_to_the_loss_and_the_gradients_of_one(preset: str, model: Path, tmp_path: Path):
     for processes in (1, 2):
         launch(processes, model, tmp_path / str(processes), preset, 2)
@@ -64,7 +64,10 @@ def test_two_processes_come_to_the_loss_and_the_gradients_of_one(preset: str, mo
     assert first["prime/grad_norm"] > 0
     assert paid(two) == pytest.approx(paid(one), abs=1e-6), "a source that learns gives the verdicts of one process"
     assert max(map(abs, paid(one))) > 0.01
-    assert largest_gap(one / "checkpoint" / "model.safetensors", two / "checkpoint" / "model.safetensors") <= 1e-4
+    trained = "adapter.safetensors" if preset.endswith("+lora") else "model.safetensors"
+    assert largest_gap(one / "checkpoint" / trained, two / "checkpoint" / trained) <= 1e-4
+    published = Path("weights") / "00000001" / "model.safetensors"
+    assert largest_gap(one / published, two / published) <= 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,15 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "out"
     launch(1, model, folder, "ppo", 3)
     return folder
+
+
+def test_a_checkpoint_of_an_adapter_goes_on_with_another_number_of_processes(model: Path, tmp_path: Path):
+    whole, start, end = (tmp_path / name for name in ("whole", "start", "end"))
+    launch(1, model, whole, "grpo+lora", 3)
+    launch(1, model, start, "grpo+lora", 2)
+    launch(2, model, end, "grpo+lora", 1, start / "checkpoint")
+    for file in ("adapter.safetensors", "trainer.safetensors"):
+        assert largest_gap(whole / "checkpoint" / file, end / "checkpoint" / file) <= 1e-4
 
 
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2), pytest.param(3, 2, marks=pytest.mark.slow)])

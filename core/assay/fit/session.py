@@ -343,7 +343,8 @@ class _Session:
             return
         folder = self.folder / runs.MODEL
         folder.mkdir(exist_ok=True)
-        save_policy(self.plan.policy, folder)
+        with self.trainer.ranks.leading({"do": "write"}):
+            save_policy(self.plan.policy, folder, self.trainer.ranks)
         if isinstance(self.plan.objective, RewardObjective):
             self._describe(self.plan.objective, folder)
 

@@ -58,6 +58,7 @@ def measure(plan: FitPlan, trainer: Trainer) -> Mapping[str, float]:
 def follow(plan: FitPlan, ranks: Ranks) -> None:
     """On every rank but the first: take part until rank 0 ends the run or is gone."""
     from assay.training.checkpoint import load_trainer, save_trainer
+    from assay.training.weights import save_policy
 
     trainer = make_trainer(plan, ranks)
     while (command := ranks.hear())["do"] != "end":
@@ -70,6 +71,8 @@ def follow(plan: FitPlan, ranks: Ranks) -> None:
                 gather(trainer, None)
             case "save":
                 save_trainer(trainer, Path())
+            case "write":
+                save_policy(trainer.policy, Path(), ranks)
             case _:
                 load_trainer(trainer, Path(command["folder"]))
 
@@ -89,10 +92,9 @@ def whole_models(plan: FitPlan) -> Whole:
 
 def gather(trainer: Trainer, whole: Whole | None) -> None:
     """Fill the copy of the policy on rank 0 with the weights of now; the reference stays as it was."""
-    from assay.training.weights import without_ties
+    from assay.training.weights import policy_state
 
-    model = trainer.policy.model
-    state = trainer.ranks.gathered(without_ties(model, model.state_dict()))
+    state = trainer.ranks.gathered(policy_state(trainer.policy))
     if whole is not None:
         whole.policy.model.load_state_dict(state, strict=False)  # tied weights have one name of their own
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from assay.training.forward import causal_model
+
 if TYPE_CHECKING:
     from assay.training.model import PolicyModel
 
@@ -31,7 +33,7 @@ def write_probe(policy: PolicyModel, folder: Path) -> None:
 def probe(policy: PolicyModel) -> dict[str, Any]:
     """The prompt's ids, the greedy answer's, their log-probs, and by how much each token led the second best."""
     prompt = [int(token) for token in policy.tokenizer(TEXT, add_special_tokens=False)["input_ids"]][:PROMPT_TOKENS]
-    model: Any = policy.model
+    model: Any = causal_model(policy.model)  # an adapter is inside it; the wrapper's own forward would pass it by
     training = model.training
     model.eval()
     tokens: list[int] = []

@@ -105,8 +105,6 @@ class Trainer:
                 critic.bind(policy.model.get_output_embeddings().weight.shape[1])
         self._models = dict(models or {})
         if self.settings.lora is not None:
-            if self.ranks.size > 1:
-                raise ConfigError("lora: an adapter is trained by one process; leave torchrun or lora out")
             from assay.training.lora import add_adapter
 
             add_adapter(policy, self.settings.lora, seed=seed)

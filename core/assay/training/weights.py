@@ -41,7 +41,7 @@ class Publisher:
             return WeightsRef(version=version)
         target = self._folder / f"{version:08d}"
         if self._ranks.rank > 0:
-            self._ranks.gathered(_state(self._policy))
+            save_policy(self._policy, target, self._ranks)
             if self._policy.tokenizer is not None:
                 probe(self._policy)
             return WeightsRef(version=version, path=str(target))
@@ -60,15 +60,22 @@ class Publisher:
 
 
 def save_policy(policy: PolicyModel, folder: Path, ranks: Ranks | None = None) -> None:
-    """Write `policy` as a model folder: config, tokenizer, `model.safetensors`; an adapter is merged in."""
+    """Write `policy` as a model folder: config, tokenizer, `model.safetensors`; an adapter is merged in.
+
+    On several processes (`ranks`) all of them call it, and the first one writes.
+    """
     from safetensors.torch import save_file
 
+    ranks = ranks or Ranks()
+    state = ranks.gathered(policy_state(policy))
+    if ranks.rank > 0:
+        return
     save_configuration(policy, folder)
-    state = (ranks or Ranks()).gathered(_state(policy))
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _state(policy: PolicyModel) -> dict[str, Any]:
+def policy_state(policy: PolicyModel) -> dict[str, Any]:
+    """Every weight under the name that it has in a model folder; an adapter is merged in."""
     from assay.training.forward import causal_model
     from assay.training.lora import merged_state
 
