@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,6 +29,10 @@ rewards = [
 optimizer = { use = "prime", learning_rate = 1e-3 }
 loop = { groups_per_step = 4, max_refill = 0 }
 checkpoint = { every_steps = 1, keep = 2 }
+
+[evaluate]
+tasks = { use = "jsonl", path = "held.jsonl", columns = { prompt = "question", reference = "answer" } }
+also = [{ use = "prime", label = "unmoved", beta = 0.5 }]
 """
 MINE = """
 from zlib import crc32
@@ -50,6 +55,8 @@ def prepare(folder: Path, model: Path) -> Path:
     (folder / "model").symlink_to(model)
     tasks = [{"question": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
     (folder / "tasks.jsonl").write_text("\n".join(json.dumps(row) for row in tasks), encoding="utf-8")
+    held = [{"question": f"{n}+2=", "answer": str(n + 2)} for n in range(6)]
+    (folder / "held.jsonl").write_text("\n".join(json.dumps(row) for row in held), encoding="utf-8")
     (folder / "sums.toml").write_text(CONFIG, encoding="utf-8")
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
     return folder
@@ -73,6 +80,11 @@ def series(folder: Path, name: str) -> list[float]:
     return [json.loads(line)[name] for line in lines]
 
 
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    (run,) = (folder / "runs").iterdir()
+    return [json.loads(line) for line in (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
 def test_two_processes_make_the_run_of_one_and_one_goes_on_with_it(model: Path, tmp_path: Path):
     alone, shared = prepare(tmp_path / "alone", model), prepare(tmp_path / "shared", model)
     for words, folder in ((ALONE, alone), (TORCHRUN, shared)):
@@ -83,6 +95,9 @@ def test_two_processes_make_the_run_of_one_and_one_goes_on_with_it(model: Path, 
     assert series(alone, "prime/version") == [1.0, 2.0]
     for name in ("loss", "grad_norm", "reward", "tokens", "prime/version", "prime/loss", "prime/grad_norm"):
         assert series(shared, name) == pytest.approx(series(alone, name), rel=1e-4, abs=1e-6)
+    judged = [evaluations(folder) for folder in (alone, shared)]  # by a source that only the evaluation has, too
+    assert judged[0] == judged[1]
+    assert [entry["unmoved"]["scored"] for entry in judged[1]] == [6, 6]
     process = start(ALONE, shared, "--resume", "--steps", "3")
     told, _ = process.communicate()
     assert process.returncode == 0, told

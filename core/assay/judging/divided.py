@@ -7,6 +7,7 @@ them too.
 
 import asyncio
 import contextvars
+import itertools
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NUMBERS = itertools.count(1)
+"""Of the sources that were led so far: several panels may have sources of one label."""
 TIMEOUT_S = 24 * 3600.0
 """Wall time of one call: it may have to wait for an update, and a peer that hangs has a limit of its own."""
 
@@ -32,12 +35,12 @@ class LedSource:
     def __init__(self, source: DividedSource, label: str, opening: Mapping[str, JsonValue], ranks: "Ranks") -> None:
         """Have every other process open the source named `label` as `opening` says, and divide its weights."""
         self._source = source
-        self._label = label
+        self._name = f"{label}#{next(_NUMBERS)}"
         self._ranks = ranks
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._running = threading.Lock()
         self.limits: Limits = source.limits
-        with ranks.leading({"do": "source", "source": label, **opening}):
+        with ranks.leading({"do": "source", "source": self._name, **opening}):
             source.divide(ranks)
 
     async def judge(self, batch: Sequence[Candidate]) -> Sequence[Verdict]:
@@ -63,7 +66,7 @@ class LedSource:
         await asyncio.to_thread(self._close)
 
     def _lead(self, call: str, act: Callable[[], T], given: JsonValue) -> T:
-        with self._ranks.leading({"do": "ask", "source": self._label, "call": call, "given": given}):
+        with self._ranks.leading({"do": "ask", "source": self._name, "call": call, "given": given}):
             return act()
 
     def _run(self, awaited: Coroutine[Any, Any, T]) -> T:

@@ -34,6 +34,7 @@ from assay.together import first_cause
 
 if TYPE_CHECKING:
     from assay.training.checkpoint import Checkpoints
+    from assay.training.ranks import Ranks
 
 SOURCES = "sources"
 """Folder of a checkpoint with the state of sources that learn."""
@@ -93,6 +94,7 @@ class Session:
                 answers.setdefault(judgement.rollout_id, answer)
             observers.judged(candidate, judgement)
 
+        ranks = taught.ranks if taught.ranks.size > 1 else None
         panel = await stack.enter_async_context(
             open_panel(
                 config.rewards,
@@ -100,17 +102,17 @@ class Session:
                 judging=config.judging,
                 context=context,
                 observe=observe,
-                ranks=taught.ranks if taught.ranks.size > 1 else None,
+                ranks=ranks,
             )
         )
         context.workers = panel.workers
-        judges = await _open_judges(config, plan, stack)
+        judges = await _open_judges(config, plan, ranks, stack)
         trainer, inner = make_learner(plan, taught)
         engine = open_engine(config, registry, context)
         stack.push_async_callback(engine.aclose)
         drawing = _with_forced_stop(engine, config, taught)
         # Where several processes divide the weights, the engine of this one reads them from a folder, too.
-        shelf = folder / runs.WEIGHTS if taught.ranks.size > 1 else None
+        shelf = folder / runs.WEIGHTS if ranks is not None else None
         publisher = Publisher(
             taught.policy,
             folder=engine.weights_folder if isinstance(engine, ReadsWeights) else shelf,
@@ -331,7 +333,9 @@ class Session:
         self.emit({"event": "done", "run": self.info.id, "report": str(report), **outcome.model_dump()})
 
 
-async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) -> dict[str, Judge]:
+async def _open_judges(
+    config: RlvrConfig, plan: Plan, ranks: "Ranks | None", stack: AsyncExitStack
+) -> dict[str, Judge]:
     """Panels of the evaluation: `accuracy`, and one per further source by its name."""
     if config.evaluate is None:
         return {}
@@ -341,7 +345,7 @@ async def _open_judges(config: RlvrConfig, plan: Plan, stack: AsyncExitStack) ->
     for name, entry in entries.items():
         single = entry.model_copy(update={"weight": 1.0, "channel": "reward"})
         panels[name] = await stack.enter_async_context(
-            open_panel([single], registry=plan.registry, judging=config.judging, context=plan.context)
+            open_panel([single], registry=plan.registry, judging=config.judging, context=plan.context, ranks=ranks)
         )
     return panels
 
