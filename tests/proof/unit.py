@@ -60,7 +60,6 @@ def run_unit(plan: Plan, name: str, seed: int) -> None:
     data = plan.out / world.name
     world.write(data)
     base = _base(plan.out, world, data)
-    started = time.monotonic()
     folder, metrics = _train(plan, name, seed, base, data)
     trained = time.monotonic()
     found = asyncio.run(_measure(model, load_reward_model(folder), data))
@@ -69,7 +68,7 @@ def run_unit(plan: Plan, name: str, seed: int) -> None:
         "seed": seed,
         "updates": len(metrics),
         "tokens": sum(line["tokens"] for line in metrics),
-        "train_s": trained - started,
+        "train_s": sum(line["update_s"] for line in metrics),
         "measure_s": time.monotonic() - trained,
         **found,
     }
