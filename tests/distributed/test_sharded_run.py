@@ -106,7 +106,8 @@ def test_two_processes_make_the_run_of_one_and_one_goes_on_with_it(model: Path, 
 
 
 @pytest.mark.slow
-def test_a_peer_that_is_killed_ends_the_run_with_its_cause_and_nothing_is_lost(model: Path, tmp_path: Path):
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_peer_that_is_killed_ends_the_run_with_its_cause_and_nothing_is_lost(rank: str, model: Path, tmp_path: Path):
     folder = prepare(tmp_path / "run", model)
     process = start(TORCHRUN, folder, "--steps", "100000")
     deadline = time.monotonic() + 120
@@ -117,7 +118,7 @@ def test_a_peer_that_is_killed_ends_the_run_with_its_cause_and_nothing_is_lost(m
     (peer,) = [
         child
         for child in psutil.Process(process.pid).children(recursive=True)
-        if child.environ().get("RANK") == "1" and child.ppid() == process.pid
+        if child.environ().get("RANK") == rank and child.ppid() == process.pid
     ]
     peer.send_signal(signal.SIGKILL)
     told, _ = process.communicate(timeout=120)
