@@ -367,6 +367,7 @@ def furthest(policy: PolicyModel, rollouts: list[Rollout]) -> float:
     return worst
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
 def test_vllm_itself_takes_what_is_sent_in_flight_and_again_from_another_trainer(
@@ -405,6 +406,7 @@ def test_vllm_itself_takes_what_is_sent_in_flight_and_again_from_another_trainer
         asyncio.run(work(seeds))
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.timeout(1500)
 def test_a_server_that_is_killed_while_weights_are_on_their_way_ends_the_push(

@@ -26,7 +26,7 @@ from assay.remote.placing import cluster_workers
 from assay.remote.ray.cluster import connect
 from assay.remote.ray.pool import RayPool
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 SOURCE = """
 import os, pathlib, time
 from assay import Verdict
