@@ -14,6 +14,7 @@ import pytest
 
 from assay.training.tiny import make_tiny_model
 
+pytestmark = pytest.mark.long
 CONFIG = """
 kind = "rlvr"
 name = "sums"

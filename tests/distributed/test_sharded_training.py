@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from assay.training.tiny import make_tiny_model
 
+pytestmark = pytest.mark.long
 PROGRAM = Path(__file__).parent / "steps.py"
 
 
