@@ -44,7 +44,7 @@ LETTERS, SHARE, BEST = "bcdefgh", 0.1, 4
 SHORTEST, ENDS, LONGEST = 8, 0.2, 40
 """Letters before the first end, the chance of an end after each further one, and where responses are cut off."""
 PROMPTS = [f"{number}:" for number in range(16)]
-PAIRS, START_UPDATES, MODEL_UPDATES = 3000, 600, 400
+PAIRS, START_UPDATES, MODEL_UPDATES = 6000, 600, 800
 GROUPS, GROUP_SIZE = 16, 4
 COEFFICIENT, HORIZON, CUT_OFF = 0.25, 10 * GROUPS * GROUP_SIZE, -3.0
 """The first KL coefficient, the controller's horizon in responses, and the score of a response that was cut off."""
