@@ -14,11 +14,10 @@ is highest, and what was lost behind it. `curves.html` in `--out` draws proxy an
 command goes on where it was ended. It ends with 0 where every last third stays within a factor of 1.5 of its target
 and every seed is over-optimised under its loosest one, and with 3 where not.
 
-What holds the target here: lengths that vary, since where every response of the start ends after twelve letters a
-single further one costs ten nats at once, and no coefficient is there in time; a first coefficient near the one that
-holds the target, since the controller lowers it for as long as the policy has not come that far; a horizon of ten
-updates; and a score for cut-off responses near the lowest that others get, where the default of -20 would be all that
-whitened advantages see.
+What holds the target here: lengths that vary, since where every response of the start ends at the same letter one more
+costs many nats at once; a first coefficient near the one that holds the target, since the controller lowers it for as
+long as the policy has not come that far; a horizon of ten updates; and a score for cut-off responses near the lowest
+that others get, beside whose default of -20 whitened advantages see nothing else.
 """
 
 from __future__ import annotations
