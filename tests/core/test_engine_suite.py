@@ -6,6 +6,8 @@ from assay.contracts import Rollout, RolloutRequest, WeightsRef
 from assay.testing.engine_suite import engine_suite, run_engine_suite
 from assay.testing.scripted import ScriptedEngine
 
+pytestmark = pytest.mark.long
+
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 

@@ -9,6 +9,8 @@ import pytest
 import assay
 from assay.cli import main
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 kind = "rlvr"
 name = "sums"

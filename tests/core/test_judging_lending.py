@@ -20,6 +20,8 @@ from assay.protocols import ProgramSandbox, Sandbox
 from assay.testing.fakes import make_group, make_task, registry_of
 from assay_sandboxes.sandbox import JailedSandbox
 
+pytestmark = pytest.mark.long
+
 SOURCES = '''
 """Sources that run programs, in worker processes."""
 from assay import Component, Limits, Options, Verdict, hookimpl

@@ -15,6 +15,8 @@ import assay
 from assay.cli import main
 from assay.contracts import Judgement
 
+pytestmark = pytest.mark.long
+
 FRAME = """
 import builtins, math, os, sys, time
 from typing import Any

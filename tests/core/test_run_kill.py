@@ -17,6 +17,8 @@ from torch.testing import assert_close
 
 from assay.store import RunStore
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 kind = "rlvr"
 name = "sums"

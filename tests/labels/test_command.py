@@ -15,6 +15,8 @@ import pytest
 from assay.cli import main
 from assay.testing.chains import Chains
 
+pytestmark = pytest.mark.long
+
 PLUGIN = '''
 from assay import Verdict
 from assay.component import Component, Options

@@ -18,7 +18,7 @@ from assay.training.model import PolicyModel, load_policy
 from assay_optim import objective, optimizer
 from assay_optim.presets import PRESETS
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 ENOUGH = 0.9
 """Share of the attainable reward that must be reached."""

@@ -16,6 +16,8 @@ from assay_code.cases import Suite
 from assay_code.grade import Grader, SuiteReport
 from assay_sandboxes.sandbox import JailedSandbox
 
+pytestmark = pytest.mark.long
+
 OpenTier = Callable[..., JailedSandbox]
 TIERS: list[Any] = [
     pytest.param("bubblewrap", {}, marks=pytest.mark.bubblewrap, id="bubblewrap"),

@@ -31,6 +31,8 @@ from assay.serve.service import Service
 from assay.serve.settings import Settings
 from assay.testing import hostile_texts
 
+pytestmark = pytest.mark.long
+
 MINE = """
 import time
 from assay import Verdict

@@ -21,6 +21,8 @@ from assay.serve.metrics import Metrics
 from assay.serve.service import Service
 from assay.serve.settings import Settings
 
+pytestmark = pytest.mark.long
+
 T = TypeVar("T")
 
 MINE = """
