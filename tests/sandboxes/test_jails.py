@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -44,7 +45,22 @@ def _open_bubblewrap(slots: int = 1) -> JailedSandbox:
 
 
 def _below_us() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in psutil.Process().children(recursive=True) if _runs(each)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill_new(before: set[int]) -> None:
+    """Kills what started below us since; a jail's processes end with the first of them that is killed."""
+    for process in _below_us():
+        if process.pid not in before:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _folders() -> set[str]:
@@ -60,15 +76,11 @@ def test_a_killed_zygote_costs_one_retry() -> None:
         assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
         running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(0.6)\nprint(42)")))
         await asyncio.sleep(0.3)
-        for process in _below_us():
-            if process.pid not in before:
-                process.kill()
+        _kill_new(before)
         result = await running
         assert (result.outcome, result.stdout) == ("exited", "42\n")
         assert sandbox._candidates[0].slot.starts == 2  # pyright: ignore[reportPrivateUsage]
-        for process in _below_us():
-            if process.pid not in before:
-                process.kill()
+        _kill_new(before)
         assert sandbox.require(["bash"])["bash"]
         await sandbox.aclose()
 
