@@ -35,7 +35,9 @@ proof: $(VENV)/.dev
 	$(ONE_THREAD) $(VENV)/bin/python tests/proof
 
 bench: $(VENV)/.dev
-	for script in tests/benchmarks/*.py; do $(ONE_THREAD) $(VENV)/bin/python $$script || exit 1; done
+	missed=; for script in tests/benchmarks/*.py; do \
+		$(ONE_THREAD) $(VENV)/bin/python $$script || missed="$$missed $$script"; \
+	done; [ -z "$$missed" ] || { echo "bench: a target was missed, or there was an error, in$$missed"; exit 1; }
 
 # vLLM lives in an environment of its own, where the engine `vllm` looks for it; nothing is done where it is up to date.
 VLLM ?= $(HOME)/.cache/assay/vllm
