@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,10 +73,20 @@ def policy(tmp_path_factory: pytest.TempPathFactory, shake: "Callable[[PolicyMod
 
 
 @pytest.fixture
-def processes_left() -> Callable[[], set[int]]:
-    """A function that returns the processes below this one that were not there when the test began."""
+def processes_left() -> Callable[..., set[int]]:
+    """A function that returns the processes below this one that were not there when the test began.
+
+    One that was killed may take a moment to be gone: it looks again for up to `wait_s` seconds while there are any.
+    """
     before = set(descendants(os.getpid()))
-    return lambda: set(descendants(os.getpid())) - before
+
+    def left(wait_s: float = 30.0) -> set[int]:
+        deadline = time.monotonic() + wait_s
+        while (found := set(descendants(os.getpid())) - before) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+    return left
 
 
 @pytest.fixture(scope="session")

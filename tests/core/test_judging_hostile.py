@@ -21,13 +21,11 @@ from assay.testing.fakes import make_group, make_task, registry_of
 
 ENTRIES = TypeAdapter(tuple[RewardEntry, ...])
 LIMIT_S = 1.0
+SLACK_S = 10.0
+"""What a busy machine may take to notice a limit; an item that is not ended at all runs for ever."""
+STUCK = dict.fromkeys(("busy", "power", "swallow", "sleep", "read", "fork"), "timed out after 3 s")
+"""Fault to its cause, of those that end at the limit of time (of 3 s)."""
 CAUSES = {
-    "busy": "timed out after 1 s",
-    "power": "timed out after 1 s",
-    "swallow": "timed out after 1 s",
-    "sleep": "timed out after 1 s",
-    "read": "timed out after 1 s",
-    "fork": "timed out after 1 s",
     "exit": "its process exited with code 3 instead of answering",
     "segfault": "its process was ended by signal SIGSEGV",
     "allocate": "needed more than 256 MiB",
@@ -45,6 +43,7 @@ CAUSES = {
     "failed": "returned a verdict with status 'failed', which only assay writes; raise instead",
     "short": "returned 0 verdicts for 1 candidates",
 }
+"""Fault to its cause, of those that end by themselves or at another limit."""
 
 
 def judge(texts: list[str], **options: object) -> tuple[tuple[Reward, ...], list[Judgement], float]:
@@ -65,38 +64,40 @@ def judge(texts: list[str], **options: object) -> tuple[tuple[Reward, ...], list
     return rewards, judgements, max(judgement.latency_s for judgement in judgements)
 
 
-def test_every_hostile_item_fails_with_its_cause_and_spoils_no_other(processes_left: Callable[[], set[int]]) -> None:
+@pytest.mark.parametrize(("causes", "limit_s"), [(STUCK, 3.0), (CAUSES, 60.0)], ids=["stuck", "wrong"])
+def test_every_hostile_item_fails_with_its_cause_and_spoils_no_other(
+    causes: dict[str, str], limit_s: float, processes_left: Callable[[], set[int]]
+) -> None:
     healthy = [f"answer {'x' * index}" for index in range(20)]
-    hostile = [f"fault:{name}" for name in CAUSES]
-    rewards, judgements, slowest_s = judge(healthy + hostile)
+    hostile = [f"fault:{name}" for name in causes]
+    rewards, judgements, slowest_s = judge(healthy + hostile, timeout_s=limit_s)
     assert [reward.value for reward in rewards[:20]] == [float(len(text) % 2) for text in healthy]
     assert [reward.value for reward in rewards[20:]] == [None] * len(hostile)
     found = {judgement.rollout_id: judgement for judgement in judgements}
-    reasons = {name: found[f"r{index}"].reason for index, name in enumerate(CAUSES, start=20)}
-    assert reasons == CAUSES
-    assert {found[f"r{index}"].status for index in range(20, 20 + len(CAUSES))} == {"failed"}
-    assert slowest_s < LIMIT_S + 0.5
+    reasons = {name: found[f"r{index}"].reason for index, name in enumerate(causes, start=20)}
+    assert reasons == causes
+    assert {found[f"r{index}"].status for index in range(20, 20 + len(causes))} == {"failed"}
+    assert slowest_s < limit_s + SLACK_S
     assert processes_left() == set()
 
 
 @pytest.mark.parametrize("fault", ["million", "fields"])
 def test_a_huge_result_is_too_large(fault: str) -> None:
-    _, judgements, slowest_s = judge([f"fault:{fault}"], timeout_s=20.0, memory_mib=2048)
+    _, judgements, _ = judge([f"fault:{fault}"], timeout_s=120.0, memory_mib=2048)
     assert judgements[0].reason is not None
     assert "returned an answer of" in judgements[0].reason
-    assert slowest_s < 20
 
 
 def test_a_result_of_a_million_fields_is_stopped_at_the_limits_too() -> None:
     _, judgements, slowest_s = judge(["fault:fields"])
     assert judgements[0].status == "failed"
-    assert slowest_s < LIMIT_S + 0.5
+    assert slowest_s < LIMIT_S + SLACK_S
 
 
 def test_processes_left_in_their_own_session_are_killed_and_the_item_fails(
     processes_left: Callable[[], set[int]],
 ) -> None:
-    rewards, judgements, _ = judge(["fault:leave", "fine"], timeout_s=10.0)
+    rewards, judgements, _ = judge(["fault:leave", "fine"], timeout_s=60.0)
     assert [reward.value for reward in rewards] == [None, 0.0]
     reasons = {judgement.rollout_id: judgement.reason for judgement in judgements}
     assert reasons["r0"] is not None
@@ -109,7 +110,7 @@ def test_processes_that_are_left_are_charged_to_the_item_that_left_them_each_tim
 ) -> None:
     # What a dying process has just forked arrives late: one time in a hundred it was missed, or met by the next item.
     texts = [f"fault:leave {index}" if index % 2 else f"fine {index}" for index in range(600)]
-    _, judgements, _ = judge(texts, timeout_s=30.0)
+    _, judgements, _ = judge(texts, timeout_s=60.0)
     statuses = {judgement.rollout_id: judgement.status for judgement in judgements}
     assert [index for index in range(600) if statuses[f"r{index}"] != ("failed" if index % 2 else "scored")] == []
     assert processes_left() == set()
@@ -129,25 +130,23 @@ def test_a_timeout_is_the_candidates_doing_where_the_source_says_so() -> None:
 
 
 def test_one_stuck_item_delays_no_other() -> None:
-    async def run() -> tuple[float, float, str | None]:
+    async def run() -> None:
         async with open_panel(
-            ENTRIES.validate_python([{"use": "faulty", "timeout_s": 3.0}]), registry=registry_of("assay.testing.faulty")
+            ENTRIES.validate_python([{"use": "faulty", "timeout_s": 600.0}]),
+            registry=registry_of("assay.testing.faulty"),
+            judging=JudgingConfig(workers=2),
         ) as panel:
             task = make_task()
             await panel.judge(task, make_group(["warm"])[0])
             stuck = asyncio.create_task(panel.judge(task, make_group(["fault:swallow"])[0]))
             await asyncio.sleep(0.1)
-            started = time.monotonic()
-            for index in range(20):
-                await panel.judge(task, make_group([f"other {index}"])[0])
-            others_s = time.monotonic() - started
-            reward = await stuck
-            return others_s, time.monotonic() - started, reward.reason
+            async with asyncio.timeout(120):
+                for index in range(20):
+                    await panel.judge(task, make_group([f"other {index}"])[0])
+            assert not stuck.done()  # all twenty while the stuck one still holds its slot
+            stuck.cancel()
 
-    others_s, stuck_s, reason = asyncio.run(run())
-    assert others_s < 2.0  # all twenty while the stuck one still holds its slot
-    assert stuck_s < 3.0 + 0.5
-    assert reason == "faulty: timed out after 3 s"
+    asyncio.run(run())
 
 
 def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
@@ -168,17 +167,21 @@ async def main():
 asyncio.run(main())
 """
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    while len(below := descendants(process.pid)) < 7 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until((tmp_path / "ready").exists)
+    until(lambda: len(descendants(process.pid)) >= 7)
+    below = descendants(process.pid)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    while any(running(pid) for pid in below) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: not any(running(pid) for pid in below))
     assert len(below) >= 7
     assert [pid for pid in below if running(pid)] == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds, up to a minute; what must hold then is asserted by who waits."""
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def running(pid: int) -> bool:
@@ -200,7 +203,8 @@ def test_a_thousand_items_with_bad_ones_among_them(share: float, processes_left:
         for index in range(count)
     ]
     started = time.monotonic()
-    rewards, judgements, _ = judge(texts)
+    limit_s = 3.0
+    rewards, judgements, _ = judge(texts, timeout_s=limit_s)
     wall_s = time.monotonic() - started
     values = {f"r{index}": float(len(text) % 2) for index, text in enumerate(texts) if not text.startswith("fault:")}
     assert {reward.rollout_id: reward.value for reward in rewards if reward.rollout_id in values} == values
@@ -209,7 +213,7 @@ def test_a_thousand_items_with_bad_ones_among_them(share: float, processes_left:
         if text.startswith("fault:"):
             judgement = found[f"r{index}"]
             assert judgement.status == "failed"
-            assert judgement.reason == CAUSES[text.split()[0].removeprefix("fault:")]
+            assert judgement.reason == (STUCK | CAUSES)[text.split()[0].removeprefix("fault:")]
     stuck = sum(text.startswith(("fault:swallow", "fault:busy", "fault:fork")) for text in texts)
-    assert wall_s < 1.25 * (stuck * LIMIT_S / 2) + 30
+    assert wall_s < 1.25 * (stuck * limit_s / 2) + 120
     assert processes_left() == set()

@@ -240,7 +240,7 @@ def test_a_command_that_judges_on_this_machine_alone_says_so(place: Path) -> Non
 
 
 def test_no_actor_and_no_worker_is_left_behind(
-    cluster: str, place: Path, processes_left: Callable[[], set[int]]
+    cluster: str, place: Path, processes_left: Callable[..., set[int]]
 ) -> None:
     async def run() -> list[int]:
         async with opened(place, ray=on_ray(), workers=2) as panel:
@@ -251,7 +251,7 @@ def test_no_actor_and_no_worker_is_left_behind(
     alive, forks = pids, pids
     for _ in range(100):
         alive = [pid for pid in pids if _command(pid)]
-        forks = [pid for pid in processes_left() if "forkserver" in _command(pid)]
+        forks = [pid for pid in processes_left(wait_s=0.0) if "forkserver" in _command(pid)]
         if not alive and not forks:
             break
         asyncio.run(asyncio.sleep(0.1))
