@@ -127,12 +127,13 @@ def make_loop(
     journal: Journal | None = None,
     steps: int = 4,
     staleness: int = 0,
+    groups: int = 3,
     stuck_after_s: float = 60.0,
     first_step: int = 0,
 ) -> Loop:
     settings = LoopSettings(
         steps=steps,
-        groups_per_step=3,
+        groups_per_step=groups,
         group_size=2,
         sampling=Sampling(max_new_tokens=4),
         seed=5,
@@ -141,7 +142,7 @@ def make_loop(
     )
     return Loop(
         settings,
-        tickets=Tickets(TASKS, seed=5, next_number=3 * first_step),
+        tickets=Tickets(TASKS, seed=5, next_number=groups * first_step),
         engine=engine or Engine(),
         judge=judge or Judge(),
         learner=learner or Learner(),
@@ -189,6 +190,40 @@ def test_no_group_is_older_than_the_bound_and_sampling_runs_ahead(staleness: int
     ]
     assert max(ages) <= staleness
     assert max(ages) > 0
+
+
+@dataclass
+class LateEngine(Engine):
+    """Keeps group 0 back until version 2 is pushed, and that push under way until step 3 is done."""
+
+    step_is_done: asyncio.Event = field(default_factory=asyncio.Event)
+    pushing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def generate(self, requests: Sequence[RolloutRequest]) -> AsyncIterator[Rollout]:
+        async for rollout in super().generate(requests):
+            if rollout.group_id == "g000000":
+                await self.pushing.wait()
+            yield rollout
+
+    async def push_weights(self, weights: WeightsRef) -> None:
+        if weights.version == 2:
+            self.pushing.set()
+            await self.step_is_done.wait()
+        await super().push_weights(weights)
+
+
+def test_the_age_of_a_group_counts_from_the_weights_that_learn_not_from_those_the_engine_has():
+    engine, journal, learner = LateEngine(), Journal(), Learner()
+    loop = make_loop(engine=engine, journal=journal, learner=learner, staleness=1, groups=1)
+    loop.hooks.after_step = lambda report: engine.step_is_done.set() if report.step == 3 else None
+    assert asyncio.run(loop.run()) == "done"
+    assert trained_tickets(journal) == [[1], [2], [], [3]]
+    assert len(learner.batches) == 3
+    late = journal.reports[2]
+    assert [(ticket.number, decision) for ticket, _, decision in late.batch.decisions] == [
+        (0, Decision("drop", "stale"))
+    ]
+    assert late.metrics["stale_groups"] == 1
 
 
 def test_dropped_groups_are_replaced_by_other_prompts():

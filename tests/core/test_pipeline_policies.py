@@ -74,8 +74,8 @@ def test_a_short_batch_leaves_no_debt():
 
 @pytest.mark.parametrize(("oldest", "fresh"), [(5, True), (4, True), (3, True), (2, False)])
 def test_a_group_older_than_the_bound_is_stale(oldest: int, fresh: bool):
-    admission = Admission(groups_per_step=1, max_staleness=2, version=5, started=5)
-    assert admission.fresh(oldest) is fresh
+    admission = Admission(groups_per_step=1, max_staleness=2, version=4, started=5)
+    assert admission.fresh(oldest, learning=5) is fresh
 
 
 @given(count=st.integers(1, 9), seed=st.integers(0, 99), splits=st.lists(st.integers(1, 7), min_size=1, max_size=6))

@@ -39,6 +39,9 @@ class Admission:
         self.version += 1
         self.started = max(self.started, self.version * self.groups_per_step)
 
-    def fresh(self, oldest_version: int) -> bool:
-        """Whether a group whose oldest token was made by `oldest_version` may still be trained on."""
-        return oldest_version >= self.version - self.max_staleness
+    def fresh(self, oldest_version: int, *, learning: int) -> bool:
+        """Whether a group whose oldest token was made by `oldest_version` may still be learned from.
+
+        `learning` is the version that learns: it may be one ahead of the published one, whose push is under way.
+        """
+        return oldest_version >= learning - self.max_staleness

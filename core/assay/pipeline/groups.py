@@ -1,7 +1,7 @@
 """Collects judged rollouts into groups, decides on each, and closes a batch; pure, without clock or task."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from assay.contracts import Reward, Rollout, ScoredGroup
@@ -12,6 +12,7 @@ Select = Callable[[ScoredGroup], Decision]
 
 TOO_FEW_SCORED = "too_few_scored"
 REFILL_LIMIT = "refill_limit"
+STALE = "stale"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,18 @@ class Batch:
     def dropped(self) -> Counter[str]:
         """Reason to number of groups that are not trained on."""
         return Counter(decision.reason for _, _, decision in self.decisions if decision.action != "keep")
+
+    def without(self, stale: Collection[int]) -> "Batch":
+        """The batch with the groups of these tickets, which have become too old, among those that are dropped."""
+        if not stale:
+            return self
+        return Batch(
+            groups=tuple(item for item in self.groups if item[0].number not in stale),
+            decisions=tuple(
+                (ticket, group, Decision("drop", STALE) if ticket.number in stale else decision)
+                for ticket, group, decision in self.decisions
+            ),
+        )
 
 
 @dataclass

@@ -110,8 +110,6 @@ class StepReport:
     step: int
     """Number of this step, from 1."""
     batch: Batch
-    stale: int
-    """Groups that were dropped at the update because they had become too old."""
     metrics: Mapping[str, float]
 
 
@@ -295,8 +293,9 @@ class Loop:
         started = self.clock()
         while self.step < self.settings.steps and not self.stop_requested:
             batch = await self._batches.get()
-            groups = [group for _, group in batch.groups if self._fresh(group)]
-            stale = len(batch.groups) - len(groups)
+            stale = {ticket.number for ticket, group in batch.groups if not self._fresh(group)}
+            batch = batch.without(stale)
+            groups = [group for _, group in batch.groups]
             metrics: Mapping[str, float] = {}
             if groups and self.hooks.before_update is not None:
                 self._enter("sample", f"texts beside the groups of step {self.step + 1}")
@@ -317,7 +316,7 @@ class Loop:
             self.watchdog.progress(self.clock())
             self.step += 1
             phases = self.overlap.take(self.clock())
-            report = StepReport(self.step, batch, stale, {**metrics, **phases, "stale_groups": float(stale)})
+            report = StepReport(self.step, batch, {**metrics, **phases, "stale_groups": float(len(stale))})
             self.journal.trained(report)
             self.hooks.after_step(report)
             await self._updates.put((self.step, await self._written(self.step)))
@@ -340,7 +339,7 @@ class Loop:
         if self.settings.replays:
             return True
         versions = [span.version for rollout in group.rollouts for span in rollout.weight_versions]
-        return self.admission.fresh(min(versions, default=self.admission.version))
+        return self.admission.fresh(min(versions, default=self.step), learning=self.step)
 
     # ---- publish -----------------------------------------------------------------------------------------------------
 

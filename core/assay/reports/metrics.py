@@ -46,7 +46,7 @@ def step_line(
         "failed": statuses["failed"],
         "masked": len(rewards) - len(values),
         "groups": len(report.batch.decisions),
-        "kept_groups": len(report.batch.groups) - report.stale,
+        "kept_groups": len(report.batch.groups),
         "equal_groups": sum(len(set(group.values) - {None}) == 1 for _, group, _ in report.batch.decisions),
         "length": _mean(lengths),
         "truncated": sum(rollout.truncated for rollout in rollouts) / max(1, len(rollouts)),
