@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,7 +100,7 @@ class JailedSandbox:
     async def run(self, job: Job) -> RunResult:
         """The job's result; raises `SandboxError` only for the sandbox's own failure."""
         async with self._slots[job.trusted].lend() as worker:
-            return self._named(job, await self._in_thread(worker, lambda: worker.slot.run(job)))
+            return self._named(job, await self._in_thread(worker, lambda gone: worker.slot.run(job, gone)))
 
     async def run_each(self, jobs: Sequence[Job]) -> AsyncGenerator[RunResult, None]:
         """The jobs' results in order, in one visit of one jail."""
@@ -107,14 +108,14 @@ class JailedSandbox:
             return
         async with self._slots[jobs[0].trusted].lend() as worker:
             for job in jobs:
-                yield self._named(job, await self._in_thread(worker, lambda job=job: worker.slot.run(job)))
+                yield self._named(job, await self._in_thread(worker, lambda gone, job=job: worker.slot.run(job, gone)))
 
     async def run_pair(self, asking: Job, answering: Job) -> tuple[RunResult, RunResult]:
         """Both results; `asking` runs in a trusted jail, `answering` in a candidate's."""
         # Always in this order, so that two pairs never wait for each other.
         async with self._slots[False].lend() as theirs, self._slots[True].lend() as ours:
             first, second = await self._in_thread(
-                ours, lambda: ours.slot.pair(asking, theirs.slot, answering), also=theirs.slot
+                ours, lambda gone: ours.slot.pair(asking, theirs.slot, answering, gone), also=theirs.slot
             )
             return self._named(asking, first), self._named(answering, second)
 
@@ -122,12 +123,17 @@ class JailedSandbox:
         tool = self._versions.get(language_of(job.language, self.options), "")
         return result.model_copy(update={"tool": tool}) if tool else result
 
-    async def _in_thread(self, worker: _Worker, work: Callable[[], R], *, also: Slot | None = None) -> R:
-        """Run `work` in the slot's thread; a cancelled caller ends the jail, so that the slot is free at once."""
-        future = worker.thread.submit(work)
+    async def _in_thread(self, worker: _Worker, work: Callable[[threading.Event], R], *, also: Slot | None = None) -> R:
+        """Run `work` in the slot's thread; a cancelled caller ends the jail, so that the slot is free at once.
+
+        The event that `work` is given says that the caller is gone, also where the thread has not come to it yet.
+        """
+        given_up = threading.Event()
+        future = worker.thread.submit(work, given_up)
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
+            given_up.set()
             for slot in (worker.slot, also):
                 if slot is not None:
                     slot.cancel()

@@ -3,6 +3,7 @@
 import json
 import re
 import select
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -54,12 +55,12 @@ class Slot:
         self._loaded: tuple[str, str, str] | None = None
         self._build_log = ""
         self._stopped = False
-        self._cancelled = False
+        self._given_up = threading.Event()
         self.starts = 0
         """Jails started so far."""
 
     def jail(self) -> Jail:
-        """The slot's jail, started if there is none."""
+        """The slot's jail, started if there is none; raises `JailLost` where nobody waits for the job any more."""
         if self._stopped:
             raise SandboxError(f"sandbox {self._backend.name!r}: the slot is closed; open a new sandbox")
         jail = self._jail
@@ -72,17 +73,18 @@ class Slot:
             jail = Jail(transport, start_within_s=self._backend.start_within_s)
             self._jail = jail
             self.starts += 1
+        if self._given_up.is_set():
+            raise JailLost("its job was given up")
         return jail
 
     def cancel(self) -> None:
-        """End the running job's jail from another thread; the job is not tried again."""
-        self._cancelled = True
+        """End the jail from another thread; a job that was given up before is not tried again."""
         jail = self._jail
         if jail is not None:
             jail.kill()
 
     def stop(self) -> None:
-        """As `cancel`, and no jail is started any more."""
+        """As `cancel`; no job is tried again and no jail is started any more."""
         self._stopped = True
         self.cancel()
 
@@ -90,6 +92,7 @@ class Slot:
         """The first line that a command prints inside a jail; raises `SandboxError` where it cannot be started."""
         limits = JobLimits(memory_mib=1024, cpu_s=10, wall_s=20)
         program = {"op": "program", "argv": list(command), "variables": {"PATH": "/usr/bin:/bin"}, "sparse": True}
+        self._given_up = threading.Event()
         for attempt in range(2):
             self._loaded = None
             try:
@@ -117,13 +120,13 @@ class Slot:
             self._jail = None
         self._loaded = None
 
-    def run(self, job: Job) -> RunResult:
-        """The job's result; a jail that dies under it is replaced and the job run once more."""
+    def run(self, job: Job, given_up: threading.Event | None = None) -> RunResult:
+        """The job's result; a jail that dies under it is replaced and the job run once more, unless it was given up."""
         refused = self._refuse(job)
         if refused is not None:
             return refused
         last = ""
-        self._cancelled = False
+        self._given_up = given_up or threading.Event()
         for _ in range(2):
             try:
                 return self._attempt(job)
@@ -132,7 +135,7 @@ class Slot:
                 if lost.late:
                     return self._plain("timed_out", "wall", wall_s=job.limits.wall_s + GRACE_S)
                 last = str(lost)
-                if self._cancelled or self._stopped:
+                if self._given_up.is_set() or self._stopped:
                     break
         return self._plain("crashed", f"two jails were lost under it: {last}")
 
@@ -209,16 +212,18 @@ class Slot:
         result = self._result(answer, limits)
         return result.model_copy(update={"outcome": "build_failed", "stdout": "", "stderr": ""})
 
-    def pair(self, asking: Job, other: "Slot", answering: Job) -> tuple[RunResult, RunResult]:
+    def pair(
+        self, asking: Job, other: "Slot", answering: Job, given_up: threading.Event
+    ) -> tuple[RunResult, RunResult]:
         """Run `asking` here and `answering` in `other`'s jail, passing frames between them until both have ended."""
-        self._cancelled = False
+        self._given_up = other._given_up = given_up
         for attempt in range(2):
             try:
                 return self._pair(asking, other, answering)
             except JailLost as lost:
                 self._drop()
                 other._drop()
-                if lost.late or attempt or self._cancelled:
+                if lost.late or attempt or given_up.is_set():
                     outcome: Outcome = "timed_out" if lost.late else "crashed"
                     result = self._plain(outcome, "wall" if lost.late else f"two jails were lost: {lost}")
                     return result, result

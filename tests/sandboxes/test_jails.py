@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +18,7 @@ from assay.component import BuildContext
 from assay.contracts.sandbox import Job, JobLimits
 from assay.errors import SandboxError
 from assay_sandboxes.home import PREFIX, owner, sweep
+from assay_sandboxes.jail import Transport
 from assay_sandboxes.options import BubblewrapOptions, LandlockOptions, SubprocessOptions
 from assay_sandboxes.plugin import build_bubblewrap, build_landlock, build_subprocess
 from assay_sandboxes.sandbox import JailedSandbox
@@ -63,6 +64,12 @@ def _kill_new(before: set[int]) -> None:
                 process.kill()
 
 
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - what other processes do is no event here
+            await asyncio.sleep(0.01)
+
+
 def _folders() -> set[str]:
     return {each.name for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}-*-{os.getpid()}-*")}
 
@@ -74,8 +81,9 @@ def test_a_killed_zygote_costs_one_retry() -> None:
 
     async def run() -> None:
         assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
-        running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(0.6)\nprint(42)")))
-        await asyncio.sleep(0.3)
+        idle = len(_below_us())
+        running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(2)\nprint(42)")))
+        await _until(lambda: len(_below_us()) > idle)
         _kill_new(before)
         result = await running
         assert (result.outcome, result.stdout) == ("exited", "42\n")
@@ -109,10 +117,12 @@ def test_nothing_is_left_after_closing() -> None:
 @pytest.mark.bubblewrap
 def test_nothing_runs_on_after_the_owner_is_killed_and_a_sweep_removes_its_folder() -> None:
     program = (
-        "import asyncio, sys\nfrom assay.component import BuildContext\nfrom assay.contracts.sandbox import Job\n"
+        "import asyncio, sys\nfrom assay.component import BuildContext\n"
+        "from assay.contracts.sandbox import Job, JobLimits\n"
         "from assay_sandboxes.options import BubblewrapOptions\nfrom assay_sandboxes.plugin import build_bubblewrap\n"
         "sandbox = build_bubblewrap(BubblewrapOptions(), BuildContext())\nprint('ready', flush=True)\n"
-        "asyncio.run(sandbox.run(Job(source='import time\\ntime.sleep(60)')))\n"
+        "limits = JobLimits(wall_s=600)\n"
+        "asyncio.run(sandbox.run(Job(source='import time\\ntime.sleep(600)', limits=limits)))\n"
     )
     owner_process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert owner_process.stdout is not None
@@ -120,29 +130,26 @@ def test_nothing_runs_on_after_the_owner_is_killed_and_a_sweep_removes_its_folde
         owner_process.wait()
         owner_process.stdout.close()
         pytest.skip("bubblewrap does not work here")
-    time.sleep(0.5)
+    (home,) = Path(tempfile.gettempdir()).glob(f"{PREFIX}-*-{owner_process.pid}-*")
     below = psutil.Process(owner_process.pid).children(recursive=True)
     assert below
     owner_process.send_signal(signal.SIGKILL)
     owner_process.wait()
     owner_process.stdout.close()
-    _, alive = psutil.wait_procs(below, timeout=5)
+    _, alive = psutil.wait_procs(below, timeout=60)
     assert alive == []
-    left = list(Path(tempfile.gettempdir()).glob(f"{PREFIX}-*-{owner_process.pid}-*"))
-    assert len(left) == 1
-    assert sweep() >= 1
-    assert not left[0].exists()
+    sweep()  # another process of this machine may have been first
+    assert not home.exists()
 
 
-def test_a_sweep_leaves_the_living_alone() -> None:
+def test_a_sweep_leaves_the_living_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # nobody else sweeps there
     mine = owner()
     living = [mine, mine._replace(place="elsewhere", started=1)]
     gone = mine._replace(started=1)
     folders = [Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{a}-{b}-{c}-")) for a, b, c in (*living, gone)]
-    sweep()
+    assert sweep() == 1
     assert [folder.is_dir() for folder in folders] == [True, True, False]
-    for folder in folders[:2]:
-        folder.rmdir()
 
 
 def test_a_jail_with_something_left_in_it_is_replaced() -> None:
@@ -167,13 +174,52 @@ def test_a_cancelled_job_frees_its_slot_at_once() -> None:
     sandbox = _open_landlock()
 
     async def run() -> None:
-        limits = JobLimits(wall_s=60)
-        running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(60)", limits=limits)))
-        await asyncio.sleep(0.3)
+        limits = JobLimits(wall_s=600)
+        idle = len(_below_us())
+        running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(600)", limits=limits)))
+        await _until(lambda: len(_below_us()) > idle)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
+            assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
+        await sandbox.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("busy_with", ["another call", "a new jail"])
+def test_a_job_that_is_cancelled_before_it_begins_never_runs(busy_with: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = _open_landlock()
+    worker = sandbox._candidates[0]  # pyright: ignore[reportPrivateUsage]
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        go_on.wait(60)
+
+    if busy_with == "another call":
+        worker.thread.submit(wait)
+    else:
+        worker.thread.submit(worker.slot._drop).result()  # pyright: ignore[reportPrivateUsage]
+        backend = worker.slot._backend  # pyright: ignore[reportPrivateUsage]
+        start = backend.start
+
+        def slowly(*, trusted: bool) -> Transport:
+            wait()
+            return start(trusted=trusted)
+
+        monkeypatch.setattr(backend, "start", slowly)
+
+    async def run() -> None:
+        limits = JobLimits(wall_s=600)
+        running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(600)", limits=limits)))
+        await _until(begun.is_set)
+        running.cancel()
+        threading.Timer(0.2, go_on.set).start()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        async with asyncio.timeout(60):
             assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
         await sandbox.aclose()
 
@@ -229,12 +275,14 @@ def test_bytes_that_are_no_text_come_back_as_escapes(open_tier: OpenTier) -> Non
 @pytest.mark.parametrize("apart", [True, False])
 def test_ten_thousand_jobs_leave_the_zygote_as_it_was(apart: bool) -> None:
     options = BubblewrapOptions(slots=1, namespaces_per_job=apart, recycle_after=1_000_000)
+    others = {each.pid for each in _below_us()}
     sandbox = build_bubblewrap(options, BuildContext())
     assert isinstance(sandbox, JailedSandbox)
 
     def state() -> tuple[int, int, int]:
-        zygote = next(each for each in _below_us() if not each.children() and "zygote" in " ".join(each.cmdline()))
-        return zygote.memory_info().rss, zygote.num_fds(), len(_below_us())
+        ours = [each for each in _below_us() if each.pid not in others]
+        (zygote,) = (each for each in ours if not each.children() and "zygote" in " ".join(each.cmdline()))
+        return zygote.memory_info().rss, zygote.num_fds(), len(ours)
 
     async def run() -> None:
         for _ in range(200):
