@@ -44,7 +44,7 @@ module.main()
 """
 """Makes the zygote's modules out of the last argument, and starts it."""
 ENGINE_TIMEOUT_S = 60
-REMOVED_WITHIN_S = 10.0
+REMOVED_WITHIN_S = 30.0
 START_ONE = "start dockerd, or set DOCKER_HOST to a running one"
 FIRST_UID = 64500
 _numbers = itertools.count()
@@ -243,7 +243,7 @@ class ContainerTransport:
 def sweep(client: "docker.DockerClient") -> int:
     """Number of containers removed whose owner no longer runs; those of other machines are left alone."""
     removed = 0
-    for container in client.containers.list(all=True, filters={"label": LABEL}):
+    for container in client.containers.list(all=True, filters={"label": LABEL}, ignore_removed=True):
         place, _, numbers = str(container.labels.get(LABEL, "")).partition("-")
         pid, _, started = numbers.partition("-")
         if pid.isdigit() and started.isdigit() and Owner(place, int(pid), int(started)).is_gone:
