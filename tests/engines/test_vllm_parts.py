@@ -202,9 +202,16 @@ GREETING: Body = json.loads(json.dumps(chunk([3], "length", [("0", 0, 1)])).repl
 
 @contextmanager
 def scripted_vllm(
-    script: Callable[[Body], Sequence[Chunk]], asked: list[Body], *, greeting: Body = GREETING
+    script: Callable[[Body], Sequence[Chunk]],
+    asked: list[Body],
+    *,
+    greeting: Body = GREETING,
+    posted: list[str] | None = None,
 ) -> Generator[str]:
-    """A server with vLLM's routes whose token streams are a script's; every generate body is kept in `asked`."""
+    """A server with vLLM's routes whose token streams are a script's; every generate body is kept in `asked`.
+
+    `posted` is filled with the routes of all other requests that change something.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -215,6 +222,8 @@ def scripted_vllm(
         def do_POST(self) -> None:
             body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
             if self.path != "/inference/v1/generate":
+                if posted is not None:
+                    posted.append(self.path)
                 self._json({})
                 return
             hello = str(body["request_id"]).startswith("assay-greeting")
@@ -335,6 +344,56 @@ def test_an_abort_that_nobody_here_asked_for_is_gone_on_with(tmp_path: Path) -> 
     with scripted_vllm(script, asked) as url:
         (rollout,) = drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=3)])
     assert (rollout.turns[-1].token_ids, rollout.finish) == ((3, 4, 5), "length")
+
+
+def test_a_stop_text_may_lie_across_an_abort_that_nobody_here_asked_for(tmp_path: Path) -> None:
+    asked: list[Body] = []
+
+    def script(body: Body) -> Sequence[Chunk]:
+        if len(asked) == 1:
+            return [chunk([3, 4]), chunk([], "abort", [("0", 0, 2)])]
+        return [chunk([3, 4, 5], "stop", [("0", 0, 3)])]
+
+    with scripted_vllm(script, asked) as url:
+        (rollout,) = drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=9, stop=("ef",))])
+    assert (rollout.text, rollout.turns[-1].token_ids, rollout.finish) == ("d", (3, 4, 5), "stop")
+    assert rollout.weight_versions == (span(0, 0, 2),)
+    assert asked[0]["token_ids"] == asked[1]["token_ids"] == [1, 2]
+
+
+ANSWER = {"prompt_ids": [9], "token_ids": [3], "logprobs": [-0.25], "margins": [1.0], "dtype": "float32"}
+PUSH = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"]
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_server_that_somebody_else_runs_is_given_the_weights_of_a_run_that_begins_or_goes_on(
+    version: int, tmp_path: Path
+) -> None:
+    asked: list[Body] = []
+    posted: list[str] = []
+    folder = write_weights(tmp_path / "published", {"w": (2,)})
+    (folder / "probe.json").write_text(json.dumps(ANSWER), encoding="utf-8")
+
+    async def run() -> list[Rollout]:
+        engine = engine_at(url, tmp_path)
+        try:
+            await engine.push_weights(WeightsRef(version=version, path=str(folder)))
+            return [rollout async for rollout in engine.generate([request("r", max_new_tokens=1)])]
+        finally:
+            await engine.aclose()
+
+    with scripted_vllm(lambda _: [chunk([3], "length", [(str(version), 0, 1)])], asked, posted=posted) as url:
+        (rollout,) = asyncio.run(run())
+    assert posted == ["/pause?mode=keep", *PUSH, "/resume", "/update_weight_version"]
+    assert [body["token_ids"] for body in asked] == [[9], [1, 2]]
+    assert rollout.weight_versions == (span(version, 0, 0),)
+
+
+def test_a_server_that_an_ended_run_left_paused_goes_on(tmp_path: Path) -> None:
+    posted: list[str] = []
+    with scripted_vllm(lambda _: [chunk([3], "length", [("0", 0, 1)])], [], posted=posted) as url:
+        drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=1)])
+    assert posted == ["/resume", "/update_weight_version"]
 
 
 def test_a_request_that_is_lost_again_and_again_stops_with_its_name(

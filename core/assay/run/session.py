@@ -185,10 +185,10 @@ class Session:
         outcome = RunOutcome(status="failed", steps=self.loop.step)
         try:
             with StopOnInterrupt(self.loop, self.emit):
+                weights = await asyncio.to_thread(self.learner.weights, self.loop.step)
+                await self.engine.push_weights(weights)  # first: what is evaluated is what is trained
                 if config.evaluate is not None and self.loop.step == 0:
                     await self.evaluate(0)
-                weights = await asyncio.to_thread(self.learner.weights, self.loop.step)
-                await self.engine.push_weights(weights)
                 status: Literal["done", "stopped"] = await self.loop.run()
             outcome = RunOutcome(status=status, steps=self.loop.step)
         except BaseExceptionGroup as group:

@@ -98,9 +98,14 @@ class TransformersEngine:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(inbox.put_nowait, item)
 
-        remaining = {request.id for request in requests}
-        await self._call(lambda: self._submit(prepared, deliver))
+        remaining: set[str] = set()
+
+        def submit() -> None:
+            self._submit(prepared, deliver)
+            remaining.update(request.id for request in requests)
+
         try:
+            await self._call(submit)
             while remaining:
                 item = await inbox.get()
                 if isinstance(item, Exception):
@@ -108,13 +113,14 @@ class TransformersEngine:
                 remaining.discard(item.id)
                 yield item
         finally:
-            if remaining and not self._closed:
+            if not self._closed:  # looked at on the thread: a submission may be under way where this was cancelled
                 self._commands.put(lambda: self._forsake(remaining))
 
     async def pause(self, mode: Literal["keep", "abort", "wait"] = "keep") -> None:
         """Stop between two steps: keep the rows for later, abort them, or first decode until nothing is left."""
         if mode == "wait":
             drained: Future[None] = Future()
+            drained.set_running_or_notify_cancel()  # settled by the thread, even where this coroutine is cancelled
             await self._call(lambda: self._drained.append(drained))
             await asyncio.wrap_future(drained)
         await self._call(lambda: self._stop(abort=mode == "abort"))
@@ -189,6 +195,8 @@ class TransformersEngine:
         future: Future[T] = Future()
 
         def command() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # who asked for it was cancelled
             try:
                 future.set_result(action())
             except Exception as error:  # noqa: BLE001, RUF100 - handed over to the coroutine that waits for it

@@ -198,6 +198,8 @@ class VLLMEngine:
                 if finish == "abort" and not call.aborted.is_set():
                     call.losses += 1  # somebody else ended it; go on from the tokens that it has
                     if call.losses <= LOSSES:
+                        if call.request.sampling.stop:  # which may lie across two attempts
+                            call.partial.lose(keep=False)
                         continue
                 self._deaths = 0
                 return self._rollout(call, FINISHES.get(finish, "error"))

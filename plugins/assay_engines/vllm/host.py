@@ -15,6 +15,7 @@ from typing import Any
 from assay.errors import EngineError
 from assay_engines.vllm.files import check_weights
 from assay_engines.vllm.options import VLLMOptions
+from assay_engines.vllm.probing import read_probe
 from assay_engines.vllm.routes import Lost, Routes, Served
 from assay_engines.vllm.server import Server, free_port, server_command, transfer_config
 from assay_engines.vllm.transfer import Transfer
@@ -131,7 +132,10 @@ class GivenHost:
         self._lives = 0
 
     async def begin(self, weights: Weights) -> Life:
-        """Wait until it answers; in a later life of it, push the weights that it should have."""
+        """Wait until it answers; give it the weights that a run published, and those that an earlier life had.
+
+        What it holds when it is met may be of another run, and that run may have ended inside a pause.
+        """
         routes = Routes(self._url)
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._options.start_s
@@ -143,14 +147,14 @@ class GivenHost:
                 )
             await asyncio.sleep(_LOOK_S)
         self._lives += 1
-        if self._lives > 1:
-            files = check_weights(weights.folder, {})
-            try:
+        try:
+            if self._lives > 1 or read_probe(weights.folder) is not None:
+                files = check_weights(weights.folder, {})
                 await routes.pause()
                 await self._transfer.push(routes, self._lives, weights.folder, files, weights.version)
-                await routes.resume()
-            except Lost as cause:
-                return await self.failed_update(weights, cause)
+            await routes.resume()
+        except Lost as cause:
+            return await self.failed_update(weights, cause)
         return await self._greeted(routes, weights)
 
     async def _greeted(self, routes: Routes, weights: Weights) -> Life:
