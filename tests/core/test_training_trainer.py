@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import assay_optim
+import assay_prms.plugin
 from assay.component import BuildContext
 from assay.config.training import LoraSettings, OptimizerSettings, split_optimizer_table
 from assay.contracts import (
@@ -30,7 +31,7 @@ from assay.contracts import (
     Turn,
 )
 from assay.errors import ConfigError, TrainingError
-from assay.protocols import Needs, PolicyOptimizer, Selection, Sidecar
+from assay.protocols import Example, Needs, PolicyOptimizer, Selection, Sidecar
 from assay.training.model import PolicyModel, load_policy
 from assay.training.schedule import learning_rate_share
 from assay.training.tiny import make_tiny_model
@@ -253,6 +254,41 @@ def test_reference_log_probs_are_those_of_the_policy_at_the_start(policy: Policy
     torch.testing.assert_close(first.logp_ref, first.logp_old)
     torch.testing.assert_close(second.logp_ref, first.logp_ref, atol=0, rtol=0)
     assert float((second.logp_old - second.logp_ref).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["implicit_ce", "kto"])
+def test_a_remembered_reference_gives_the_same_losses_and_is_asked_once(folder: Path, name: str) -> None:
+    draw = random.Random(5)
+    shapes = [(draw.randrange(2, 6), draw.randrange(1, 8), index % 2 == 0) for index in range(12)]
+    examples = [
+        Example(
+            ((tuple(draw.choices(range(3, 90), k=prompt)), tuple(draw.choices(range(3, 90), k=size))),),
+            facts={"label": label},
+        )
+        for prompt, size, label in shapes
+    ]
+    examples[7] = replace(examples[7], sequences=examples[1].sequences)
+    losses: dict[bool, list[float]] = {}
+    asked = {False: 0, True: 0}
+    for remembered in (False, True):
+        objective: Any = assay_prms.plugin.objective(name) if name == "implicit_ce" else assay_optim.objective(name)
+        trainer = Trainer(load_policy(str(folder)), None, OptimizerSettings(learning_rate=1e-2), objective=objective)
+        assert trainer.reference is not None
+
+        def count(*_: object, arm: bool = remembered) -> None:
+            asked[arm] += 1
+
+        trainer.reference.model.get_input_embeddings().register_forward_hook(count)
+        losses[remembered] = []
+        for _ in range(3):
+            for batch in (examples[:5], examples[5:]):
+                if remembered:
+                    trainer.remember_reference(batch)
+                losses[remembered].append(trainer.step_examples(batch).metrics["loss"])
+    assert losses[True] == pytest.approx(losses[False], abs=1e-6)
+    assert len(set(losses[True])) == 6, "the policy moved"
+    if name == "implicit_ce":  # kto compares with responses of other prompts, too, which are scored as they come
+        assert asked[False] - asked[True] == 4, "two batches, three times or once"
 
 
 def test_a_moving_reference_follows_the_policy(policy: PolicyModel) -> None:

@@ -67,6 +67,26 @@ def test_a_stopped_run_goes_on_as_one_that_was_not(folder: Path) -> None:
     assert [line["step"] for line in resumed.evaluations] == [0, 3, 4, 6], "at the stop it was measured, too"
 
 
+@pytest.mark.parametrize("stop", [2, 8])
+def test_a_frozen_reference_has_the_same_bits_after_a_resume(folder: Path, stop: int) -> None:
+    """Stopped in the first pass of five steps, before every row was scored, and in the second."""
+
+    def run(steps: int, runs: str, resume: Run | None = None) -> Run:
+        config = {
+            "kind": "preference",
+            "name": "pairs",
+            "policy": {"model": "model"},
+            "objective": {"use": "dpo"},
+            "data": {"path": "pairs.jsonl", "holdout": 0.2},
+            "training": {"learning_rate": 1e-3, "batch_size": 4, "epochs": 3},
+        }
+        return train(parse_config({**config, "steps": steps, "runs_dir": runs}), base_dir=folder, resume=resume)
+
+    whole, resumed = run(12, "whole"), run(12, "begun", run(stop, "begun"))
+    assert [line["loss"] for line in resumed.metrics] == [line["loss"] for line in whole.metrics]
+    assert same(weights(whole.folder), weights(resumed.folder))
+
+
 def test_other_data_or_another_config_is_no_resume(folder: Path) -> None:
     run = train(parse_config(table(steps=1)), base_dir=folder)
     lines = (folder / "texts.jsonl").read_text(encoding="utf-8").splitlines()

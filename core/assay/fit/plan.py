@@ -50,6 +50,12 @@ class FitPlan:
         passes = self.config.training.epochs * self.steps_per_epoch
         return passes if self.config.steps is None else min(passes, self.config.steps)
 
+    @property
+    def reference_repeats(self) -> bool:
+        """Whether one frozen reference meets the same rows in several passes."""
+        needs = self.objective.needs
+        return needs.logp_ref and not needs.reference_every and self.total_steps > self.steps_per_epoch
+
 
 def plan_fit(config: AnyFit, *, base_dir: Path, where: str) -> FitPlan:
     """The plan of a run; raises `ConfigError` in one sentence for the first thing that is wrong."""

@@ -23,7 +23,7 @@ from assay.errors import AssayError, ConfigError
 from assay.events import Emit
 from assay.fit.measures import best_of_held_out, first_errors
 from assay.fit.plan import FitPlan, plan_fit
-from assay.fit.team import Whole, follow, gather, make_trainer, measure, update, whole_models
+from assay.fit.team import Whole, follow, gather, make_trainer, measure, restore, update, whole_models
 from assay.interrupt import StopOnInterrupt
 from assay.observers import Observers, Trackers
 from assay.preflight import check_unchanged
@@ -193,7 +193,7 @@ class _Session:
         cls, plan: FitPlan, info: RunInfo, folder: Path, emit: Emit, *, resumed: bool, ranks: Ranks | None
     ) -> _Session:
         """Build the trainer, and put the last checkpoint into it where the run goes on."""
-        from assay.training.checkpoint import Checkpoints, load_trainer
+        from assay.training.checkpoint import Checkpoints
         from assay.training.ranks import Ranks
 
         config = plan.config
@@ -208,7 +208,7 @@ class _Session:
                 for sentence in found.skipped:
                     emit({"event": "alert", "text": sentence})
                 with trainer.ranks.leading({"do": "load", "folder": str(found.path.absolute())}):
-                    load_trainer(trainer, found.path)
+                    restore(plan, trainer, found.path)
                 step = found.step
             for file in (runs.METRICS, runs.EVALUATIONS):
                 runs.keep_steps(folder / file, step)

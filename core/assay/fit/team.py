@@ -42,12 +42,29 @@ def update(plan: FitPlan, trainer: Trainer, step: int) -> UpdateReport:
 
     config = plan.config
     batch = batch_of(plan.examples, step, config.training.batch_size, seed=config.seed)
+    if plan.reference_repeats:
+        trainer.remember_reference(batch)
     also: list[ExampleStream] = []
     stream = config.stream_data
     if stream is not None and plan.stream is not None and plan.stream_objective is not None:
         second = batch_of(plan.stream, step, stream_size(stream, config), seed=config.seed + 1)
         also.append(ExampleStream(second, plan.stream_objective, stream.weight))
     return trainer.step_examples(batch, also=also)
+
+
+def restore(plan: FitPlan, trainer: Trainer, folder: Path) -> None:
+    """Put a checkpoint into the trainer, and score what the first pass had scored by then.
+
+    A row's log-probs under the reference are those of its first batch, to the last bit, after a resume too.
+    """
+    from assay.training.checkpoint import load_trainer
+    from assay.training.examples import batch_of
+
+    load_trainer(trainer, folder)
+    if plan.reference_repeats:
+        for step in range(min(trainer.version, plan.steps_per_epoch)):
+            batch = batch_of(plan.examples, step, plan.config.training.batch_size, seed=plan.config.seed)
+            trainer.remember_reference(batch)
 
 
 def measure(plan: FitPlan, trainer: Trainer) -> Mapping[str, float]:
@@ -57,7 +74,7 @@ def measure(plan: FitPlan, trainer: Trainer) -> Mapping[str, float]:
 
 def follow(plan: FitPlan, ranks: Ranks) -> None:
     """On every rank but the first: take part until rank 0 ends the run or is gone."""
-    from assay.training.checkpoint import load_trainer, save_trainer
+    from assay.training.checkpoint import save_trainer
     from assay.training.weights import save_policy
 
     trainer = make_trainer(plan, ranks)
@@ -74,7 +91,7 @@ def follow(plan: FitPlan, ranks: Ranks) -> None:
             case "write":
                 save_policy(trainer.policy, Path(), ranks)
             case _:
-                load_trainer(trainer, Path(command["folder"]))
+                restore(plan, trainer, Path(command["folder"]))
 
 
 class Whole(NamedTuple):

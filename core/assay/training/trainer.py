@@ -109,6 +109,8 @@ class Trainer:
 
             add_adapter(policy, self.settings.lora, seed=seed)
         self._reference = reference
+        self._remembered: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+        """Prompt and response to (T,) log-probs under the reference, on the CPU."""
         self.reference_moved = False
         """Whether the reference is no longer the policy that the run started from, and belongs into checkpoints."""
         needs = optimizer.needs if optimizer is not None else Needs()
@@ -243,6 +245,17 @@ class Trainer:
         metrics = {**ledger.metrics(), "examples": totals.examples, "tokens": totals.tokens}
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
+    def remember_reference(self, examples: Sequence[Example]) -> None:
+        """Score sequences under the reference now and never again, for examples that come back while it stands still.
+
+        What is remembered costs 4 bytes per response token, until the reference moves.
+        """
+        self._need_reference()
+        wanted = dict.fromkeys(ids for example in examples for ids in example.sequences if ids not in self._remembered)
+        rows = [TokenRow(prompt, response) for prompt, response in wanted]
+        for row, logp in zip(rows, self._logp(self._reference_model(), rows).cpu(), strict=True):
+            self._remembered[row.prompt, row.response] = logp[: len(row.response)].clone()
+
     def _own(self, objective: Objective | None) -> Objective:
         found = self.objective if objective is None else objective
         if found is None:
@@ -260,7 +273,7 @@ class Trainer:
         reference = None
         if needs.logp_ref:
             self._need_reference()
-            reference = self._logp(self._reference_model(), rows)
+            reference = self._reference_logp(rows)
         if needs.batch_logp:
             examples = objective.rescore(examples, self._logp(self.policy.model, rows), reference)
         totals = ExampleTotals(
@@ -305,6 +318,7 @@ class Trainer:
             self._reference = self._copy_of_policy()
         else:
             self._reference.model.load_state_dict(self.policy.model.state_dict())
+        self._remembered.clear()
         self.reference_moved = True
 
     def reset_optimizer(self) -> None:
@@ -372,6 +386,22 @@ class Trainer:
                     logp[members, : part.logp.shape[1]] = part.logp
         self.ranks.add(logp)
         return logp
+
+    def _reference_logp(self, rows: Sequence[TokenRow]) -> Tensor:
+        """(N, T) log-probs of all rows under the reference: what is remembered, and a forward of the others."""
+        known = [self._remembered.get((row.prompt, row.response)) for row in rows]
+        others = [index for index, logp in enumerate(known) if logp is None]
+        if len(others) == len(rows):
+            return self._logp(self._reference_model(), rows)
+        found = torch.zeros(len(rows), max(len(row.response) for row in rows))
+        for index, logp in enumerate(known):
+            if logp is not None:
+                found[index, : len(logp)] = logp
+        found = found.to(self.device)
+        if others:
+            logp = self._logp(self._reference_model(), [rows[index] for index in others])
+            found[others, : logp.shape[1]] = logp
+        return found
 
     def _reference_model(self) -> Any:
         return None if self._reference is None else self._reference.model
