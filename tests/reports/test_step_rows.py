@@ -107,6 +107,13 @@ def test_scripted_scorers_on_real_text(shared: Path, name: str):
     assert first.f1 == (0.0 if share else None)
 
 
+def test_the_steps_of_prmbench_answer_the_modified_question(shared: Path):
+    file = shared / "data/prmbench_subset400/target_data.jsonl"
+    data = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert any(row["modified_question"] != row["question"] for row in data)
+    assert [row.problem for row in read_step_rows(file)] == [row["modified_question"] for row in data]
+
+
 def test_random_scores_are_far_from_an_oracle_and_the_threshold_is_fitted_on_the_other_half(shared: Path):
     rows = read_step_rows(shared / "data/processbench/gsm8k.jsonl")
     source = random.Random(0)

@@ -255,7 +255,8 @@ _FORMS = {
     "prmbench": _Form("modified_process", "error_steps", 1),
     "mr_gsm8k": _Form("model_output_steps", "model_output_solution_first_error_step", 1),
 }
-_PROBLEMS = ("problem", "question", "modified_question", "input")
+_PROBLEMS = ("problem", "modified_question", "question", "input")
+"""PRMBench also keeps the question that the modified one was made of; the labelled steps answer the modified one."""
 _DOMAINS = ("domain", "classification", "question_type")
 
 
