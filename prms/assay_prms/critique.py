@@ -45,7 +45,8 @@ class CritiqueScorer(Scorer):
             cut = [text for text in self._critiques(prompt, response.text) if spec.question in text]
             asked = [text[: text.rfind(spec.question) + len(spec.question)] for text in cut]
             if not asked:
-                found.append(Scores((), (), f"judge_unreadable: none of {spec.critiques} critiques came to a verdict"))
+                reason = f"judge_unreadable: none of {spec.critiques} critiques came to a verdict"
+                found.append(Scores((), (), reason, "ours"))
                 continue
             chances = self.word_chances([(*prompt, *self.encode.ids(text)) for text in asked])
             span = Span(start=0, end=len(response.text.rstrip()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from assay.contracts import Span
+from assay.contracts import Fault, Span
 from assay.errors import ConfigError
 from assay.steps import step_spans
 from assay.training.batch import plan_micro_batches
@@ -53,6 +53,8 @@ class Scores(NamedTuple):
     """One number per span, in order."""
     reason: str | None = None
     """Why there are none."""
+    fault: Fault = "candidate"
+    """Whose doing that is."""
 
 
 class Scorer:

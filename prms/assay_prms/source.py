@@ -92,7 +92,7 @@ class RewardModelSource:
     def verdict(self, scores: Scores) -> Verdict:
         """What the scores come to."""
         if scores.reason is not None:
-            return Verdict.abstain(scores.reason[:200])
+            return Verdict.abstain(scores.reason[:200], fault=scores.fault)
         if not scores.values or len(scores.values) != len(scores.spans):
             return Verdict.abstain(f"{len(scores.values)} scores for {len(scores.spans)} steps", fault="ours")
         spec = self.scorer.spec

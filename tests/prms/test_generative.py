@@ -12,6 +12,7 @@ from assay.errors import ConfigError
 from assay_prms.critique import CritiqueScorer
 from assay_prms.loading import VerifierOptions, build_verifier
 from assay_prms.scoring import Response, Scorer
+from assay_prms.source import RewardModelSource
 
 WORDS: dict[str, Any] = {"yes": "Y", "no": "N", "question": "Right?", "instruction": "Check:"}
 
@@ -109,6 +110,10 @@ def test_in_memory_the_score_is_the_mean_chance_of_yes_behind_each_readable_crit
     monkeypatch.setattr(ours, "_critiques", lambda prompt, text: ["nothing"] * 3)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     (none,) = ours.score([Response("1+1=", "2")])
     assert none.reason == "judge_unreadable: none of 3 critiques came to a verdict"
+    (verdict,) = asyncio.run(RewardModelSource(ours).judge([candidate("2")]))
+    assert (verdict.status, verdict.fault) == ("abstained", "ours"), (
+        "what the verifier wrote is not the candidate's doing"
+    )
 
 
 def test_sampled_critiques_are_the_same_for_the_same_response(scorer: Callable[..., Scorer]) -> None:
