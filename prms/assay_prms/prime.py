@@ -167,7 +167,7 @@ class Prime:
         steps = tuple(StepScore(span=span, value=value) for span, value in zip(spans, values, strict=True))
         data: dict[str, Any] = {"version": self.version, "q": q[-1], "p": 1 / (1 + math.exp(-max(min(q[-1], 60), -60)))}
         note = Evidence(kind="reward_model", summary=f"prime, version {self.version}: q {q[-1]:.4f}", data=data)
-        return Verdict.score(0.0, steps=steps, evidence=note)
+        return Verdict.score(0.0, steps=steps, credit=True, evidence=note)
 
     def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
         """The characters of each sampled token: from the tokenizer where it cuts the text the same way."""

@@ -107,7 +107,7 @@ class RewardModelSource:
         signed = list(scores.values) if spec.is_raw else [2 * value - 1 for value in scores.values]
         parts = credit(signed, self.credit, temperature=CREDIT_TEMPERATURE)
         paid = tuple(StepScore(span=span, value=part) for span, part in zip(scores.spans, parts, strict=True))
-        return Verdict.score(0.0, steps=paid, evidence=evidence)
+        return Verdict.score(0.0, steps=paid, credit=True, evidence=evidence)
 
     def _evidence(self, scores: Scores, whole: float) -> tuple[Evidence, ...]:
         spec = self.scorer.spec

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.contracts import Fault, RewardPart, Span, Status, StepScore
+from assay.contracts import Fault, RewardPart, Span, Status, StepScore, Verdict
 from assay.judging import combine
 from assay.judging.combine import Outcome, Range
 
@@ -115,14 +115,27 @@ def test_a_task_without_any_entry_has_no_reward() -> None:
 def test_steps_are_weighted_and_kept_in_order() -> None:
     late, early = StepScore(span=Span(start=5, end=9), value=1.0), StepScore(span=Span(start=0, end=5), value=0.5)
     parts = [
-        RewardPart(source="a", weight=2.0, status="scored", value=0.5, steps=(late,)),
-        RewardPart(source="b", weight=1.0, status="scored", value=0.5, steps=(early,)),
-        RewardPart(source="c", weight=1.0, channel="cost", status="scored", value=0.5, steps=(early,)),
+        RewardPart(source="a", weight=2.0, status="scored", value=0.5, steps=(late,), credit=True),
+        RewardPart(source="b", weight=1.0, status="scored", value=0.5, steps=(early,), credit=True),
+        RewardPart(source="c", weight=1.0, channel="cost", status="scored", value=0.5, steps=(early,), credit=True),
     ]
     reward = combine.total("r", parts)
     assert [(step.span.start, step.value) for step in reward.steps] == [(0, 0.5), (5, 2.0)]
     masked = combine.total("r", [*parts, RewardPart(source="d", weight=1, status="failed", fault="ours", reason="x")])
     assert masked.steps == ()
+
+
+def test_steps_that_only_explain_a_value_are_not_paid_beside_it() -> None:
+    step = StepScore(span=Span(start=0, end=5), value=0.5)
+    verdicts = [Verdict.score(0.5, steps=(step,)), Verdict.score(0.0, steps=(step,), credit=True)]
+    for put_together in (combine.minimum, combine.product, combine.cascade):
+        outcomes = [put_together([combine.of_verdict(verdict)]) for verdict in verdicts]
+        parts = [
+            combine.part(outcome, source="prm", weight=1.0, channel="reward", on_candidate_fault=None, lowest=0.0)
+            for outcome in outcomes
+        ]
+        assert [part.steps for part in parts] == [(step,), (step,)]
+        assert [combine.total("r", [part]).steps for part in parts] == [(), (step,)]
 
 
 bounds = st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(lambda pair: Range(min(pair), max(pair)))

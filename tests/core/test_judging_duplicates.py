@@ -54,7 +54,7 @@ class Stepwise:
         for candidate in batch:
             self.calls += 1
             span = Span(start=0, end=len(candidate.rollout.text))
-            found.append(Verdict.score(0.5, steps=(StepScore(span=span, value=self.calls / 100),)))
+            found.append(Verdict.score(0.5, steps=(StepScore(span=span, value=self.calls / 100),), credit=True))
         return found
     async def aclose(self): pass
 

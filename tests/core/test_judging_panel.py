@@ -33,7 +33,7 @@ CALLS = []
 def one(task, rollout):
     """Always 1."""
     CALLS.append(("one", rollout.text))
-    return Verdict.score(1.0, steps=(StepScore(span=Span(start=0, end=1), value=0.5),))
+    return Verdict.score(1.0, steps=(StepScore(span=Span(start=0, end=1), value=0.5),), credit=True)
 
 @verifier("half", isolation="inline", value_range=(0.25, 0.75))
 def half(task, rollout):

@@ -104,8 +104,11 @@ def test_credit_pays_by_steps_and_by_nothing_else() -> None:
     for how, parts in {"sum": [0.8, -0.8, 0.8], "final": [0.0, 0.0, 0.8]}.items():
         source = RewardModelSource(Scripted(good_unless_wrong), credit=how)  # type: ignore[arg-type]
         (verdict,) = judged(source, "one\nwrong\nthree")
-        assert verdict.value == 0.0
+        assert (verdict.value, verdict.credit) == (0.0, True)
         assert [step.value for step in verdict.steps] == pytest.approx(parts)
+    (verdict,) = judged(RewardModelSource(Scripted(good_unless_wrong)), "one\nwrong\nthree")
+    assert verdict.steps, "scores that explain the value"
+    assert not verdict.credit, "and are not paid beside it"
 
 
 def test_padding_pays_by_sum_which_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,6 +36,8 @@ class RewardPart(Contract):
     declared: bool = False
     """Whether `value` is the score declared for a candidate's fault instead of a source's own."""
     steps: tuple[StepScore, ...] = ()
+    credit: bool = False
+    """Whether the steps are rewards beside the value (`Verdict.credit`)."""
 
 
 class Reward(Contract):
@@ -45,6 +47,7 @@ class Reward(Contract):
     value: float | None
     """The `reward` channel, or None where a needed part is masked."""
     steps: tuple[StepScore, ...] = ()
+    """What single steps are paid beside the value: the weighted steps of those parts that give credit."""
     channels: dict[str, float | None] = Field(default_factory=dict)
     """Every named channel, `reward` included."""
     parts: tuple[RewardPart, ...] = ()

@@ -45,6 +45,8 @@ class Verdict(Contract):
     """A finite number if and only if the status is *scored*."""
     steps: tuple[StepScore, ...] = ()
     """Scores of single steps, in order, where the source gives them."""
+    credit: bool = False
+    """Whether the steps are rewards of their own, which an optimizer adds to the value; else they only explain it."""
     evidence: tuple[Evidence, ...] = ()
     reason: str | None = None
     """One line, if and only if not scored."""
@@ -68,10 +70,18 @@ class Verdict(Contract):
         *,
         evidence: str | Evidence | tuple[Evidence, ...] = (),
         steps: tuple[StepScore, ...] = (),
+        credit: bool = False,
         confidence: float | None = None,
     ) -> Self:
         """A scored verdict; `value` must be finite (a pydantic `ValidationError` is raised otherwise)."""
-        return cls(status="scored", value=value, evidence=_as_evidence(evidence), steps=steps, confidence=confidence)
+        return cls(
+            status="scored",
+            value=value,
+            evidence=_as_evidence(evidence),
+            steps=steps,
+            credit=credit,
+            confidence=confidence,
+        )
 
     @classmethod
     def abstain(

@@ -32,6 +32,7 @@ class Outcome(NamedTuple):
     fault: Fault | None = None
     reason: str | None = None
     steps: tuple[StepScore, ...] = ()
+    credit: bool = False
 
     @property
     def scored(self) -> bool:
@@ -48,7 +49,7 @@ class Range(NamedTuple):
 
 def of_verdict(verdict: Verdict) -> Outcome:
     """The outcome of one source."""
-    return Outcome(verdict.status, verdict.value, verdict.fault, verdict.reason, verdict.steps)
+    return Outcome(verdict.status, verdict.value, verdict.fault, verdict.reason, verdict.steps, verdict.credit)
 
 
 def gate_opens(gate: Outcome, open_at: float) -> bool:
@@ -80,7 +81,7 @@ def minimum(outcomes: Sequence[Outcome]) -> Outcome:
     if values is None:
         return _unscored(outcomes)
     smallest = outcomes[values.index(min(values))]
-    return Outcome("scored", smallest.value, steps=smallest.steps)
+    return Outcome("scored", smallest.value, steps=smallest.steps, credit=smallest.credit)
 
 
 def product(outcomes: Sequence[Outcome]) -> Outcome:
@@ -88,8 +89,10 @@ def product(outcomes: Sequence[Outcome]) -> Outcome:
     values = _values(outcomes)
     if values is None:
         return _unscored(outcomes)
-    stepped = [outcome.steps for outcome in outcomes if outcome.steps]
-    return Outcome("scored", math.prod(values), steps=stepped[0] if len(stepped) == 1 else ())
+    stepped = [outcome for outcome in outcomes if outcome.steps]
+    if len(stepped) != 1:
+        return Outcome("scored", math.prod(values))
+    return Outcome("scored", math.prod(values), steps=stepped[0].steps, credit=stepped[0].credit)
 
 
 def gate_range(then: Range, closed: float) -> Range:
@@ -140,11 +143,15 @@ def part(
         fault=outcome.fault,
         declared=declared,
         steps=outcome.steps,
+        credit=outcome.credit,
     )
 
 
 def total(rollout_id: str, parts: Sequence[RewardPart]) -> Reward:
-    """The reward of one rollout: per channel the weighted sum of its parts, or None where one of them is masked."""
+    """The reward of one rollout: per channel the weighted sum of its parts, or None where one of them is masked.
+
+    Its steps are those of parts that give credit; steps that only explain a value would pay for it twice.
+    """
     channels: dict[str, float | None] = {"reward": None}
     reason = None if any(item.channel == "reward" for item in parts) else "no entry of rewards applies to this task"
     for channel in dict.fromkeys(item.channel for item in parts):
@@ -160,7 +167,7 @@ def total(rollout_id: str, parts: Sequence[RewardPart]) -> Reward:
     steps = [
         StepScore(span=step.span, value=step.value * item.weight)
         for item in parts
-        if item.channel == "reward"
+        if item.channel == "reward" and item.credit
         for step in item.steps
     ]
     steps.sort(key=lambda step: (step.span.start, step.span.end))
