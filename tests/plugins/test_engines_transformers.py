@@ -289,6 +289,38 @@ def test_a_broken_model_ends_every_stream_with_its_cause(policy: PolicyModel) ->
     asyncio.run(run())
 
 
+def test_a_call_that_is_cancelled_before_the_thread_comes_to_it_ends_nobody_else(policy: PolicyModel) -> None:
+    async def run() -> list[Rollout]:
+        engine = TransformersEngine(policy)
+
+        async def drawn(asked: Sequence[RolloutRequest]) -> list[Rollout]:
+            return [rollout async for rollout in engine.generate(asked)]
+
+        asked = requests(RAGGED, group=1, lengths=(60,))
+        drawing = asyncio.create_task(drawn(asked))
+        await asyncio.sleep(0.05)
+        others = [each.model_copy(update={"id": f"other {each.id}"}) for each in asked]
+        for calls in range(10):
+            cancelled = [
+                asyncio.create_task(engine.abort(["nobody"])),
+                asyncio.create_task(engine.pause("wait")),
+                asyncio.create_task(drawn(others)),
+            ]
+            for _ in range(calls):
+                await asyncio.sleep(0)
+            for each in cancelled:
+                each.cancel()
+        found = await drawing
+        await engine.resume()  # behind all that was asked for before
+        assert not engine._decoder.busy, "what was cancelled is not decoded"
+        await engine.aclose()
+        return found
+
+    found = asyncio.run(run())
+    assert len(found) == 6
+    assert {rollout.finish for rollout in found} <= {"stop", "length"}
+
+
 def test_options_build_an_engine_with_a_model_of_its_own(policy: PolicyModel) -> None:
     options = TransformersOptions(model=policy.path, max_rows=2)
     engine = TRANSFORMERS.build(options, BuildContext())

@@ -22,7 +22,7 @@ from assay.errors import JudgingError
 from assay.judging.crew import Crew
 from assay.judging.events import Events
 from assay.judging.servers import Servers
-from assay.judging.tracked import Answer, Call, Program, ProgramKey
+from assay.judging.tracked import Answer, Call, Program, ProgramKey, settle
 
 
 class Pool:
@@ -57,7 +57,7 @@ class Pool:
         def enter() -> None:
             program = self._program(key)
             if program.state == "broken":
-                future.set_result(Answer("killed", detail=program.cause, infra=True))
+                settle(future, Answer("killed", detail=program.cause, infra=True))
                 return
             program.queue.append(Call(program, payload, limits, future))
             future.add_done_callback(self._on_done)
@@ -72,9 +72,9 @@ class Pool:
         def enter() -> None:
             program = self._program(key)
             if program.state == "ready":
-                future.set_result(program.facts)
+                settle(future, program.facts)
             elif program.state == "broken":
-                future.set_exception(JudgingError(program.cause))
+                settle(future, JudgingError(program.cause))
             else:
                 program.waiting.append(future)
 

@@ -16,7 +16,7 @@ from assay.errors import JudgingError
 from assay.judging import channel
 from assay.judging.crew import Crew
 from assay.judging.events import Events
-from assay.judging.tracked import Answer, Output, Program, ProgramKey, Server
+from assay.judging.tracked import Answer, Output, Program, ProgramKey, Server, settle
 from assay.process import kill_tree
 
 _MAX_LOSSES = 100
@@ -58,7 +58,7 @@ class Servers:
             while program.queue:
                 program.queue.popleft().answer(Answer("killed", detail=why, infra=True))
             while program.waiting:
-                program.waiting.pop().set_exception(JudgingError(why))
+                settle(program.waiting.pop(), JudgingError(why))
 
     def close(self) -> None:
         """End the root, and with it everything below."""
@@ -171,13 +171,13 @@ class Servers:
         program.facts = report["facts"]
         program.server = server if report["ready"] else self._root
         while program.waiting:
-            program.waiting.pop().set_result(program.facts)
+            settle(program.waiting.pop(), program.facts)
 
     def _broken(self, program: Program, cause: str) -> None:
         program.state = "broken"
         program.cause = cause
         while program.waiting:
-            program.waiting.pop().set_exception(JudgingError(cause))
+            settle(program.waiting.pop(), JudgingError(cause))
         while program.queue:
             program.queue.popleft().answer(Answer("killed", detail=cause, infra=True))
 

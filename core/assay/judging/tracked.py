@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import JsonValue
 
@@ -19,6 +19,17 @@ AnswerStatus = Literal["ok", "raised", "timed_out", "out_of_memory", "killed", "
 OUTPUT_FACTOR = 64
 """A call that prints this many times the captured amount is ended."""
 _CHUNK = 1 << 16
+T = TypeVar("T")
+
+
+def settle(future: "Future[T]", found: T | Exception) -> None:
+    """Hand a result or an error to whoever waits for it, unless it was cancelled or settled before."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if isinstance(found, Exception):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
 
 
 class ProgramKey(NamedTuple):
@@ -99,8 +110,7 @@ class Call:
 
     def answer(self, answer: Answer) -> None:
         """Hand the answer to whoever waits for it, unless the call was cancelled."""
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(answer)
+        settle(self.future, answer)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.config.rewards import RayConfig
 from assay.errors import AssayError, JudgingError
-from assay.judging.tracked import Answer, ProgramKey
+from assay.judging.tracked import Answer, ProgramKey, settle
 from assay.remote.ray.cluster import Cluster, cause_of, raised_there, whenever
 from assay.remote.ray.judging_actor import Item, JudgingActor
 
@@ -39,8 +39,7 @@ class Order:
 
     def answer(self, answer: Answer) -> None:
         """Hand the answer to whoever waits for it, unless the call was cancelled."""
-        if not self.future.done() and self.future.set_running_or_notify_cancel():
-            self.future.set_result(answer)
+        settle(self.future, answer)
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ from typing import Any
 from assay.config.rewards import RayConfig
 from assay.contracts import ResourceLimits
 from assay.errors import AssayError, JudgingError
-from assay.judging.tracked import Answer, ProgramKey
+from assay.judging.tracked import Answer, ProgramKey, settle
 from assay.remote.ray.cluster import Cluster, connect
 from assay.remote.ray.members import Member, Order
 from assay.remote.ray.members import members as start_members
@@ -149,9 +149,9 @@ class RayPool:
 
         def enter() -> None:
             if self._broken:
-                future.set_exception(JudgingError(self._broken))
+                settle(future, JudgingError(self._broken))
             elif key in self._facts:
-                future.set_result(self._facts[key])
+                settle(future, self._facts[key])
             else:
                 self._openings.append(_Opening(key, future))
 
@@ -242,18 +242,18 @@ class RayPool:
             try:
                 found = facts()
             except JudgingError as error:
-                opening.future.set_exception(JudgingError(str(error)))
+                settle(opening.future, JudgingError(str(error)))
                 return
             except AssayError as error:
                 opening.losses += 1
                 self._lose(member, str(error))
                 if opening.losses > 1:
-                    opening.future.set_exception(JudgingError(f"its actor was lost twice while loading it: {error}"))
+                    settle(opening.future, JudgingError(f"its actor was lost twice while loading it: {error}"))
                 else:
                     self._openings.append(opening)
                 return
             self._facts[opening.key] = found
-            opening.future.set_result(found)
+            settle(opening.future, found)
 
         member.open(opening.key, told)
 
@@ -324,4 +324,4 @@ class RayPool:
             for order in member.lose():
                 order.answer(Answer("killed", detail=why, infra=True))
         while self._openings:
-            self._openings.pop().future.set_exception(JudgingError(why))
+            settle(self._openings.pop().future, JudgingError(why))
