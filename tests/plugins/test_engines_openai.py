@@ -1,7 +1,7 @@
 """The OpenAI-compatible engine against a scripted service on loopback."""
 
 import asyncio
-import time
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,13 +34,26 @@ async def drawn(engine: OpenAIEngine, requests: list[RolloutRequest]) -> list[Ro
 
 
 def test_every_request_comes_back_once_as_it_finishes_and_carries_its_sampling() -> None:
+    quick_is_here = threading.Event()
+
     def script(body: Body) -> str:
-        time.sleep(0.2 if body["messages"][0]["content"] == "slow" else 0.0)
+        if body["messages"][0]["content"] == "slow":
+            quick_is_here.wait(60)
         return body["messages"][0]["content"].upper()
+
+    async def run(engine: OpenAIEngine) -> list[Rollout]:
+        found: list[Rollout] = []
+        try:
+            async for rollout in engine.generate(asked):
+                found.append(rollout)
+                quick_is_here.set()
+        finally:
+            await engine.aclose()
+        return found
 
     asked = [request("a", "slow", seed=3, temperature=0.5, top_p=0.9, stop=("\n",)), request("b", "quick")]
     with scripted_endpoint(script) as endpoint:
-        found = asyncio.run(drawn(engine_at(endpoint.base_url), asked))
+        found = asyncio.run(run(engine_at(endpoint.base_url)))
     assert [(rollout.id, rollout.text, rollout.finish) for rollout in found] == [
         ("b", "QUICK", "stop"),
         ("a", "SLOW", "stop"),
@@ -91,7 +104,8 @@ def test_pause_resume_and_abort() -> None:
             found.extend([rollout async for rollout in engine.generate([request("a"), request("b")])])
 
         drawing = asyncio.create_task(draw())
-        await asyncio.sleep(0.05)
+        for _ in range(20):
+            await asyncio.sleep(0.005)
         assert not found
         await engine.abort(["a"])
         await engine.resume()

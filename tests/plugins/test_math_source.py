@@ -141,7 +141,7 @@ def test_verdicts_are_valid_contracts_also_on_hostile_text() -> None:
 
 
 def test_the_worker_decides_what_the_exact_layers_cannot(pool: WorkerPool) -> None:
-    source = MathSource(MathPolicy(unevaluated=True), BuildContext(workers=pool))
+    source = MathSource(MathPolicy(unevaluated=True, deep_cpu_s=10.0), BuildContext(workers=pool))
     right, wrong = judged(source, [candidate("\\frac{8}{3}", INTEGRAL), candidate("2", INTEGRAL)])
     assert right.value == 1.0
     assert wrong.value == 0.0
@@ -160,7 +160,7 @@ def test_without_workers_the_abstention_is_ours() -> None:
 
 
 def test_an_endless_answer_costs_its_budget_and_delays_nobody(pool: WorkerPool) -> None:
-    source = MathSource(MathPolicy(unevaluated=True, deep_cpu_s=0.5), BuildContext(workers=pool))
+    source = MathSource(MathPolicy(unevaluated=True, deep_cpu_s=2.0), BuildContext(workers=pool))
     judged(source, [candidate("\\frac{8}{3}", INTEGRAL)])
     done: dict[str, float] = {}
 
@@ -182,7 +182,7 @@ def test_an_endless_answer_costs_its_budget_and_delays_nobody(pool: WorkerPool) 
 
 
 def test_math_verify_gives_a_second_opinion(pool: WorkerPool) -> None:
-    source = MathVerifySource(MathVerifyOptions(), BuildContext(workers=pool))
+    source = MathVerifySource(MathVerifyOptions(wall_s=20.0), BuildContext(workers=pool))
     right, wrong, bad = judged(
         source, [candidate("\\frac{1}{2}", "\\boxed{0.5}"), candidate("2", "\\boxed{3}"), candidate("", "\\boxed{3}")]
     )
