@@ -206,7 +206,7 @@ def _change(old: Judgement | None, new: Judgement) -> Change | None:
 
 def _decision(judgement: Judgement) -> tuple[Any, ...]:
     verdict = judgement.verdict
-    return verdict.status, verdict.value, verdict.fault, verdict.steps
+    return verdict.status, verdict.value, verdict.fault, verdict.steps, verdict.credit
 
 
 def _why(old: Judgement | None, new: Judgement) -> str:
