@@ -89,7 +89,7 @@ async def learn(source: Prime, groups: Sequence[ScoredGroup]) -> tuple[Sequence[
 
 def main(model: str, out: str, preset: str, steps: str, checkpoint: str | None = None) -> None:
     torch.set_num_threads(1)
-    ranks = ShardedRanks(timeout_s=60) if launched() else Ranks()
+    ranks = ShardedRanks(timeout_s=600) if launched() else Ranks()
     policy = load_policy(model)
     name, _, adapter = preset.partition("+")
     made = next(part for part in assay_optim.assay_policy_optimizers() if part.name == name)

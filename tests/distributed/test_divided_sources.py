@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,13 +24,16 @@ class Counting:
 
     def __init__(self) -> None:
         self.met: list[object] = []
+        self.is_slow = threading.Event()
 
     def divide(self, ranks: Ranks) -> None:
         self.met.append(("divide", ranks.rank))
 
     async def judge(self, batch: Sequence[Candidate]) -> Sequence[Verdict]:
         texts = [candidate.rollout.text for candidate in batch]
-        await asyncio.sleep(0.3 if "slow" in texts else 0)
+        if "slow" in texts:
+            self.is_slow.set()
+            await asyncio.sleep(0.3)
         self.met.append(("judge", *texts))
         if "bad" in texts:
             raise ValueError("not a text of this model")
@@ -119,20 +121,27 @@ def test_every_process_makes_the_calls_of_rank_0(tmp_path: Path) -> None:
 
 def test_a_call_waits_for_the_trainer_and_one_that_is_given_up_is_made_to_its_end(tmp_path: Path) -> None:
     source, ranks = Counting(), Leading()
+    training_leads, goes_on = threading.Event(), threading.Event()
 
     def update() -> None:
         with ranks.leading({"do": "step"}):
-            time.sleep(0.3)
+            training_leads.set()
+            goes_on.wait(60)
             source.met.append("step")
 
     async def lead() -> None:
         led = LedSource(source, "counting", {}, ranks)
         training = asyncio.create_task(asyncio.to_thread(update))
+        await asyncio.to_thread(training_leads.wait, 60)
+        early = asyncio.create_task(led.judge([candidate("early")]))
         await asyncio.sleep(0.1)
-        await led.judge([candidate("early")])
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await led.judge([candidate("slow")])
+        goes_on.set()
+        await early
+        given_up = asyncio.create_task(led.judge([candidate("slow")]))
+        await asyncio.to_thread(source.is_slow.wait, 60)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
         led.save_state(tmp_path / "here")
         await training
         await led.aclose()
