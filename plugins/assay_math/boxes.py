@@ -11,10 +11,16 @@ from assay_math.found import Extraction, Missing
 _BRACE = re.compile(r"\\[^a-zA-Z]|[{}]")
 _HEAD = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _TOKEN = re.compile(r"-?\d+(?:\.\d+)?|\\[a-zA-Z]+|\S")
-JOIN = re.compile(
-    r"(?:[\s,;.$&]|\\\(|\\\)|\\\[|\\\]|\\[,;:! ]|\\quad|\\text\{\s*(?:and|or|,)\s*\}|\*|\band\b|\bor\b|和|或|、|，)*"
+_JOINS = r"[\s,;.$&]|\\\(|\\\)|\\\[|\\\]|\\[,;:! ]|\\quad|\\text\{\s*(?:and|or|,)\s*\}|\*|\band\b|\bor\b|和|或|、|，"
+JOIN = re.compile(f"(?:{_JOINS})*")
+"""What may stand between formulas that are one list."""
+_LABEL = r"[A-Za-z](?:_\{?\w{1,3}\}?)?\s*=\s*"
+_JOIN_BOXES = re.compile(
+    rf"(?:{_JOINS}|[()/|]|\b(?:maybe|perhaps|possibly|else|alternatively|also|either)\b|\b{_LABEL})*"
 )
-"""What may stand between boxes or formulas that are one list."""
+"""As `JOIN`, with the words of a guess, and the short left side of the box that follows (`or $x =`)."""
+_LABEL_BEFORE = re.compile(rf"(?<![A-Za-z\\]){_LABEL}(?:\$|\\\(|\\\[)?\s*$")
+_LABEL_CHARS = 16
 _OR = re.compile(r"\bor\b|或")
 _NEXT_SENTENCE = re.compile(r"\.|;\s*\S|\n\s*\n")
 _MAX_GAP = 60
@@ -50,15 +56,19 @@ def _box_at(response: str, start: int, end: int, last: int) -> Extraction | Miss
         return Missing("the last box is empty")
     last, content, finish = _outermost(response, start, end, (last, head.end() + 1, finish))
     parts = [response[content : finish - 1]]
+    labels = [_label(response, start, last)]
     alternative = False
     begin = last
     while len(parts) < _MAX_PARTS and (listed := _listed_before(response, start, begin)) is not None:
         earlier, text, gap = listed
         alternative |= _OR.search(gap) is not None
         parts.append(text)
+        labels.append(_label(response, start, earlier))
         begin = earlier
     if len(set(parts)) == 1:
         return Extraction(parts[0], "boxed", last, finish)
+    if all(labels):
+        parts = [part if "=" in part else label + part for label, part in zip(labels, parts, strict=True)]
     joined = (" \\text{ or } " if alternative else ", ").join(reversed(parts))
     return Extraction(joined, "boxed", begin, finish, len(parts))
 
@@ -108,9 +118,15 @@ def _listed_before(response: str, start: int, begin: int) -> tuple[int, str, str
     if finish is None or begin - finish > _MAX_GAP:
         return None
     gap = response[finish:begin]
-    if not JOIN.fullmatch(gap) or _NEXT_SENTENCE.search(gap):
+    if not _JOIN_BOXES.fullmatch(gap) or _NEXT_SENTENCE.search(gap):
         return None
     return earlier, response[head.end() + 1 : finish - 1], gap
+
+
+def _label(response: str, start: int, begin: int) -> str:
+    """The short left side before the box at `begin` (`x =`), or an empty string."""
+    match = _LABEL_BEFORE.search(response[max(start, begin - _LABEL_CHARS) : begin])
+    return match.group().strip(" $\\([") if match is not None else ""
 
 
 def _unbraced(response: str, begin: int, place: int) -> Extraction | Missing:

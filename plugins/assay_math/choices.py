@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from assay_math.normalise import normalise
 from assay_math.reading import text_form
+from assay_math.vocabulary import ALTERNATIVE
 
 _LETTER = re.compile(
     r"\W*(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|选项)\s*(?:is\b|:|：)?\s*)?\(?\s*([A-Ja-j])(?![A-Za-z])\s*(?P<close>[)\]）])?(?P<rest>.*)",
@@ -14,6 +15,7 @@ _LETTER = re.compile(
 )
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}|\\(?:mathrm|textbf|mathbf)\s*\{([^{}]*)\}|[{}$]")
 _OTHERS = re.compile(r"^\s*(?:,|/|&|、)?\s*\(?\s*(?:and\b|or\b|或|和|[,/&、])\s*\(?\s*[A-J]\b", re.IGNORECASE)
+_OFFERED = re.compile(rf"\s*{ALTERNATIVE}\s*\(?[A-J]\b(?!['’])", re.IGNORECASE)
 _REASONS = re.compile(
     r"^\s*(?:,|\.|:|;|\)|。|，|：|-|–|—|$|because\b|since\b|as\b|is\s+(?:correct|right|the)\b|\()", re.IGNORECASE
 )
@@ -63,7 +65,7 @@ def chosen(text: str, options: Mapping[str, str]) -> str | None:
     letter = match[1].upper()
     if match[1].islower() and rest.strip(" .)"):
         return None
-    if _OTHERS.match(rest) or not (match["close"] or _REASONS.match(rest)):
+    if _OTHERS.match(rest) or _OFFERED.match(rest) or not (match["close"] or _REASONS.match(rest)):
         return None
     if options and letter not in options:
         return None

@@ -11,6 +11,7 @@ from assay_math.boxes import boxed
 from assay_math.found import Extraction, Missing
 from assay_math.options import MathPolicy
 from assay_math.statements import closing, hashes, phrase
+from assay_math.vocabulary import ALTERNATIVE
 
 _RULES = {"boxed": boxed, "phrase": phrase, "hashes": hashes, "formula": closing}
 
@@ -57,18 +58,29 @@ def _in_answer_tags(response: str, start: int) -> tuple[int, int] | Missing | No
 
 
 _OFFERED = re.compile(
-    r"(?:[\s$*]|\\[)\]])*[(.,;]?\s*(?:but\s+|and\s+)?(?:\(\s*)?"
-    r"(?:(?:also|plus|as\s+well\s+as|along\s+with|together\s+with)\b|or\b(?:\s+(?:alternatively|possibly|perhaps|maybe)\b)?|alternatively\b|possibly\b|perhaps\b|maybe\b|"
-    r"(?:it\s+)?(?:may|might|could)\s+(?:also\s+)?be\b),?\s*(?:\$|\\\()?\s*"
+    rf"(?:[\s$*]|\\[)\]])*(?:{ALTERNATIVE}|,|and\b)\s*(?:\$|\\\()?\s*(?:[A-Za-z]\s*=\s*)?"
     r"(?P<value>[-+−]?\d++(?:[.,/]\d++)*+(?:\s?\\?%)?+)(?=\s*(?:\$|\\\))?\s*(?:[).,;!?\n]|$))",
+    re.IGNORECASE,
+)
+_ALSO = re.compile(
+    r"(?:[\s$*]|\\[)\]])*[(.,;]\s*(?:but\s+|and\s+|al?though\s+)?\$?(?P<value>[-+−]?\d++(?:[.,/]\d++)*+(?:\s?\\?%)?+)"
+    r"\$?\s+(?:(?:is|would\s+be|may\s+be|might\s+be|could\s+be)\s+(?:(?:also|too|equally|just\s+as)\b|possible\b)|also\s+works?)",
+    re.IGNORECASE,
+)
+_OFFERED_BEFORE = re.compile(
+    r"(?<![\w.,/^])(?P<value>[-+−]?\d++(?:[.,/]\d++)*+(?:\s?\\?%)?+)(?:\$|\\\))?\s*,?\s*(?:\bor\b|/)(?:\s+(?:maybe|perhaps|possibly)\b)?"
+    r"\s*(?:\$|\\\()?\s*$",
     re.IGNORECASE,
 )
 _OFFER_CHARS = 120
 
 
 def offered(response: str, found: Extraction) -> str | None:
-    """The number that stands behind the answer as another one (`(or 5)`, `, but it may be 5`), or None."""
-    match = _OFFERED.match(response[found.end : found.end + _OFFER_CHARS])
+    """The number that stands beside the answer as another one (`(or 5)`, `, but it may be 5`, `5 or` before a box)."""
+    behind = response[found.end : found.end + _OFFER_CHARS]
+    match = _OFFERED.match(behind) or _ALSO.match(behind)
+    if match is None and found.rule == "boxed":
+        match = _OFFERED_BEFORE.search(response[max(0, found.start - _OFFER_CHARS) : found.start])
     return match["value"] if match is not None else None
 
 

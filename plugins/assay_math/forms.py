@@ -15,6 +15,7 @@ _ASKS = re.compile(
     re.IGNORECASE,
 )
 _OPERATION = re.compile(r"[-+*/^]|\\(?:frac|sqrt|cdot|times|binom)|!")
+_FRACTION = re.compile(r"[-+]?(?:\\frac\{?(\d{1,40}?)\}?\{?(\d{1,40})\}?|(\d{1,40})/(\d{1,40}))")
 
 
 def is_unevaluated(node: Node | None) -> bool:
@@ -25,14 +26,23 @@ def is_unevaluated(node: Node | None) -> bool:
 def is_echo(gold: Answer, answer: Answer, prompt: str) -> bool:
     """Whether `answer` only repeats an expression that the question asks to work out.
 
-    It must stand in the question as written, contain an operation, and be written otherwise than the gold.
+    It must stand in the question as written, contain an operation, and be written otherwise than the gold. A fraction
+    in lowest terms is no echo where the gold is one too: questions name such numbers, and they are answers.
     """
-    text = answer.text.replace(" ", "")
-    if len(text) < 3 or not prompt or text == gold.text.replace(" ", "") or not _OPERATION.search(text[1:]):
+    text, right = answer.text.replace(" ", ""), gold.text.replace(" ", "")
+    if len(text) < 3 or not prompt or text == right or not _OPERATION.search(text.lstrip("+-")):
+        return False
+    if answer.node == gold.node or (_in_lowest_terms(text) and _in_lowest_terms(right)):
         return False
     if answer.node is not None and answer.node.op == "negate" and answer.node.args[0].op == "number":
         return False
     return _ASKS.search(prompt) is not None and text in normalise(prompt).replace(" ", "")
+
+
+def _in_lowest_terms(text: str) -> bool:
+    """Whether `text` is a fraction of two integers that nothing is left to do with."""
+    fraction = _FRACTION.fullmatch(text)
+    return fraction is not None and math.gcd(*(int(part) for part in fraction.groups() if part)) == 1
 
 
 def allowed(node: Node, policy: MathPolicy) -> str:

@@ -73,12 +73,14 @@ _RUN_UP = re.compile(f"[{''.join(_SUPER)}]+")
 _RUN_DOWN = re.compile(f"[{''.join(_SUB)}]+")
 _RADICAL = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?|[A-Za-z])?")
 _DEGREES = {"√": "", "∛": "[3]", "∜": "[4]"}
+_UNDERLINED = re.compile(r"\\underline\s*\{([^{}]*)\}")
 _EDGES = " \t\r\n\u200b\ufeff\u2060"
 
 _COMMAND = re.compile(
     r"\\\\(?:\s*\[[^\]]*\])?"  # a row break keeps its place, its spacing goes
     r"|\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"
     r"|,\s*\\!\s*(?=\d{3})|\{,\}(?=\d{3}(?!\d))|\{,\}|\\!"
+    r"|\\(?:tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge)(?![a-zA-Z])"
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|quad|qquad|thinspace|enspace|noindent|strut)(?![a-zA-Z])"
     r"|\\(?:hspace|vspace|hskip|color|textcolor|phantom|hphantom|vphantom|label|tag)\*?\s*\{[^{}]*\}"
     r"|\\(?:boxed|fbox|bm|boldsymbol|mathbf|mathit|mathsf|mathcal|ensuremath|bf|it|rm|cal)(?![a-zA-Z])"
@@ -173,6 +175,8 @@ def normalise(text: str) -> str:
     text = text.strip(_EDGES)
     if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'`":
         text = text[1:-1].strip(_EDGES)
+    if (underlined := _UNDERLINED.fullmatch(text)) is not None:
+        text = underlined[1]
     if text.endswith("\\"):
         text = text.rstrip("\\ ")  # what is left of a final control space
     if not text.isascii():

@@ -8,7 +8,7 @@ from assay_math.expression import Node
 from assay_math.lexer import UnreadableError
 from assay_math.normalise import normalise
 from assay_math.parser import parse
-from assay_math.units import is_unit_word
+from assay_math.units import is_unit_word, read_unit
 from assay_math.vocabulary import FUNCTIONS
 
 _CACHED_CHARS = 400
@@ -22,6 +22,10 @@ _CLOCK = re.compile(r"\b([ap])\s?\.?\s?m\b\.?", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d+),(\d+)(?![\d,])")
 _SMALL_BASE = re.compile(
     r"(?P<sign>-?)\(?(?:\\text\s*\{\s*)?\(?(?P<digits>[0-9a-zA-Z]{1,40})\s*\)?\}?\)?\s*_\s*\{?(?P<base>1[1-9]|2\d|3[0-6])\}?"
+)
+_LETTER_UNITS = re.compile(
+    r"(?P<number>[-+]?(?:\d[\d.,]*)?\d(?:\s*(?:\\times|\\cdot|\*)\s*10\s*(?:\^|\*\*)\s*(?:-?\d+|\{\s*-?\d+\s*\}))?)"
+    r"\s+(?P<unit>[A-Za-z]{1,4}(?:\^\{?[23]\}?)?(?:\s*/\s*[A-Za-z]{1,4}(?:\^\{?[23]\}?)?)?)"
 )
 _SHORT = frozenset(
     [
@@ -89,9 +93,12 @@ def _read(source: str) -> Answer:
     wrapped = _WRAPPED.fullmatch(text)
     if wrapped is not None and _balanced(wrapped[1]):
         return _read(wrapped[1])._replace(source=source)
+    measured = _in_letter_units(text)
     try:
         node, tokens = parse(text)
     except (UnreadableError, RecursionError) as error:
+        if measured is not None:
+            return Answer(source, text, measured)
         if looks_like_language(text):
             return Answer(source, text, Node("text", (), text_form(text)))
         return Answer(source, text, None, problem=str(error) or "nesting too deep")
@@ -103,7 +110,7 @@ def _read(source: str) -> Answer:
         pointed = _DECIMAL_COMMA.sub(r"\1.\2", text)
         decimal = _parsed(pointed) if pointed != text else None
     based = _small_digits(text) if "_" in text else None
-    others = () if based is None else (based,)
+    others = tuple(other for other in (based, measured) if other is not None)
     return Answer(source, text, node, others, tuple(part for part in lists if part is not None), decimal)
 
 
@@ -152,6 +159,15 @@ def _small_digits(text: str) -> Node | None:
     if any(int(digit, 36) >= int(match["base"]) for digit in match["digits"]):
         return None
     return _parsed(f"{match['sign']}{match['digits'].upper()}_{{{match['base']}}}")
+
+
+def _in_letter_units(text: str) -> Node | None:
+    """A number with units of single letters that stand apart from it (`40 m/s`, `12 m^2`), else a product of names."""
+    match = _LETTER_UNITS.fullmatch(text) if text[-1:].isalnum() or text.endswith("}") else None
+    if match is None or match["unit"].isalpha() or read_unit(match["unit"]) is None:
+        return None
+    unit = re.sub(r"\s", "", match["unit"]).replace("{", "").replace("}", "")
+    return _parsed(f"{match['number']} \\text{{{unit}}}")
 
 
 def _parsed(text: str, *, groups: bool = True) -> Node | None:

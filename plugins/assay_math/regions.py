@@ -98,8 +98,7 @@ def _interval(low: Node, high: Node, brackets: str) -> Region | None:
     left, right = _place(low), _place(high)
     if left is None or right is None or left > right:
         return None
-    closed_low, closed_high = brackets[0] == "[" and left > -math.inf, brackets[1] == "]" and right < math.inf
-    return Region((Segment(End(left, closed_low, low), End(right, closed_high, high)),))
+    return Region((Segment(End(left, brackets[0] == "[", low), End(right, brackets[1] == "]", high)),))
 
 
 def _combined(node: Node) -> Region | None:

@@ -19,27 +19,28 @@ _PHRASES = (
 _LINE_CHARS = 1_000
 _STOP = re.compile(
     r"(?:,?\s+(?:because|since|which|where|as|so|when|after|while|whereas|given|due|for|if|(?:along\s+|together\s+)?with|not|but|by(?!\s*\$?\d)|and\s+(?:the|it|so|not)|in\s+(?:the|total))\b"
-    r"|\s+[—–]\s(?!\s*[-$]?\d)|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|[!?](?:\s|$)|[.;:]\s+(?=\S)).*",
+    r"|\s+[—–]\s(?!\s*[-$]?\d)|,\s+(?:the|we|it|this|that|so|then|and)\s|\s+\((?!\s*(?:or\b|and\b|-?[\d\\]))|[。；！？\n]|\?(?:\s|$)|!(?=\s+(?-i:[A-Z\"'“(*])|\s*(?:\n|$))|[.;:]\s+(?=\S)).*",
     re.DOTALL | re.IGNORECASE,
 )
 _HEAD = re.compile(
     r"^(?:[\s*_:：=]|\bis\b|\bthe\b(?=\s+(?:number|value|option|choice|letter)\b)|\b(?:simply|about|approximately|approx|around|roughly|just|therefore|then|thus|clearly|exactly|option|choice|number|value|是|为)\b)*",
     re.IGNORECASE,
 )
-_MARKUP = re.compile(r"\*\*|__|`")
+_MARKUP = re.compile(r"(?<![\d)\]}])(?<!\b[A-Za-z])\*\*|\*\*(?![\w(-])|__|`")  # `7**2` is a power
 _DELIMITERS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\)|\\\[|\\\]")
 _CLOSERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
 _STATES = re.compile(
     r"\b(?:is|are|was|be|equals?|equal to|gives?|gets?|obtains?|have|has|had|pays?|costs?|earns?|makes?|needs?|takes?|"
     r"spends?|leaves?|left|contains?|receives?|becomes?|measures?|owes?|leaving|giving|making|totall?ing|yielding|"
-    r"equall?ing|resulting in|for a total of|est|es|ist|sono|vale)\b\s*:?\s*"
+    r"equall?ing|resulting in|for a total of|est|es|ist|sono|vale)\b"
+    r"(?:\s+(?:us|you|him|her|them|me)\b)?(?:\s+with\b)?\s*:?\s*"
     r"(?:exactly |equal to |a total of |about |approximately |around |roughly )?"
     r"(?=[-+−]?\s?[$€£¥\\(\[{|√π.]?[-+−]?\s?[\d½¼¾⅓⅔⅕⅛√π(\[{|\\])|[是为]\s*(?=[-\d$\\])|(?<=等于)\s*(?=[-\d$\\])",
     re.IGNORECASE,
 )
 _CONNECTIVES = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally|consequently|accordingly|in conclusion|in total|as a result|that is|"
-    r"we\s+(?:get|find|obtain|have)|this\s+gives|which\s+gives)\b\s*[,:]?\s*)+",
+    r"we\s+(?:get|find|obtain|have)|(?:this|which|that)\s+gives(?:\s+us)?)\b\s*[,:]?\s*)+",
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"\W*[A-Z][A-Za-z ]{0,24}[:：]\s*(?=[-+−$€£¥]?[\d\\(\[{√π])")
@@ -63,15 +64,38 @@ _NOT_CLOSING = re.compile(
     r"\b(?:possible\s+\w+s|options?|choices|"
     r"candidates?\s+(?:answers?|values?|results?|solutions?|are|include)|either|between|might|maybe|perhaps|could|"
     r"may be|guess|ignore|"
+    r"(?<!not\s)(?:remains?|needs?|have|has|want)\s+to\s+(?:check|verify|show|prove|test)|"
     r"suppose|assume|given that|question|says|if|try|tried|instead)\b|\?\s*$"
     r"|^\W*(?:please\s+)?(?:output|let|choose|pick|print|return|mark|grade|give|rate|assign|award|find|use|set|system|score)\b",
     re.IGNORECASE,
 )
 _BOUND = re.compile(
     r"\b(?:than|at least|at most|not|no|under|over|below|above|up to|exceeds?|nearly|almost|"
-    r"negative|minus|half of|double|twice|triple|(?:root|multiple|factor|divisor|power|square|cube) of|except)\s*\$?$",
+    r"negative|minus|half of|double|twice|triple|(?:root|multiple|factor|divisor|power|square|cube) of|except|"
+    r"divisible by|(?:rul(?:es?|ed|ing)|leav(?:es?|ing))\s+out|exclud(?:es?|ed|ing)|reject(?:s|ed|ing)?|"
+    r"discard(?:s|ed|ing)?|step|equations?|eq|figure|fig|table|section|chapter|page|problem|question|exercise|example|theorem|lemma)"
+    r"[\s.]*[($]*$",
     re.IGNORECASE,
 )
+_DENIED = re.compile(
+    r"(?:(?:\bnot|n['’]t|\bnever|\bcannot|\bhardly|\bunlikely|\bno\s+longer)\s+"
+    r"(?:(?:be|equals?|to|have|has|get|gives?|the|an?|exactly|possibly|also|even|really|simply|actually|any)\s+){0,3}"
+    r"|(?:(?:\bnot|\bnever|n['’]t)\s+(?:true|the\s+case|believe|think|say|claim)|\b(?:doubt|(?:false|untrue)\s+that|what\s+if|"
+    r"(?:wrong|incorrect|invalid|rejected)\s+(?:final\s+)?answer))\b[^.,;:!?\n]{0,60})"
+    r"[$\\(\[{*\s]{0,6}$",
+    re.IGNORECASE,
+)
+"""What stands before a value that is denied, not stated."""
+_DISMISSED = re.compile(
+    r"[\s$)\]}*]*(?:fails?\b|cannot\b|(?:is|are|was|were|seems?|looks?)\s+(?:too|wrong|incorrect|impossible|invalid|"
+    r"excluded|ruled\s+out)\b|(?:does|do|did|is|are|was|were|can|could|will|would)(?:\s+not|n['’]t)\s+(?:work|fit|"
+    r"satisfy|match|hold|count|the\b|correct|right|valid|possible|allowed|an?\s+(?:\w+\s+)?(?:answer|solution)))",
+    re.IGNORECASE,
+)
+"""What stands behind a value that is dismissed."""
+_BEFORE_CHARS = 120
+_DOMAIN = re.compile(r",?\s+(?:for\s+(?:all|every|each|any)|in\s+terms\s+of|with\s+respect\s+to)\s+(?:\w+\s+)?")
+"""What a last formula may be about without being the answer (`$f(x) = 2x$ for all $x$`)."""
 _NEGATIVE = re.compile(r"(?:negative|minus)\s+(?=[$€£¥]?\d)", re.IGNORECASE)
 _FILLER = re.compile(
     r"(?:[\W_]|\b(?:an?|the|total|sum|of|exactly|equal|equals|to|about|approximately|around|roughly|found|given|by|only|at|in|as|that|it|"
@@ -79,7 +103,7 @@ _FILLER = re.compile(
     re.IGNORECASE,
 )
 _OPERATOR = re.compile(
-    r"\s+(?:squared\b|cubed\b|factorial\b|divided\b|multiplied\b|increased\b|decreased\b|(?:times|plus|minus|over|more\s+than|less\s+than|"
+    r"!\s|\s*(?:[-+*/^=×÷·<>]|\\(?:times|cdot|div|pm|le|ge|lt|gt|ne|approx)\b)|\s+(?:squared\b|cubed\b|factorial\b|divided\b|multiplied\b|increased\b|decreased\b|(?:times|plus|minus|over|more\s+than|less\s+than|"
     r"(?:raised\s+)?to\s+the|choose|mod|modulo)\s+\S)",
     re.IGNORECASE,
 )
@@ -92,11 +116,16 @@ _CHOSEN = re.compile(
 )
 _NO_QUANTITY = re.compile(r"\b(?:score|reward|grade|points?|correct|wrong)\b|[\"{}<>]", re.IGNORECASE)
 _UNIT_BEHIND = re.compile(r"\s*(?:[A-Za-z°%]+(?:\s+[A-Za-z]+)?)(?=\s*\.?\s*$)")
+_ABOUT = re.compile(r"\s*[,(]?\s*(?:(?:or|which\s+is)\s+)?(?:about|approximately|roughly|≈)\s*")
 _CLOSING_CHARS = 3_000
 _SENTENCE = re.compile(r"(?<=[.!?。])\s+(?=\S)|\n+|(?<=\\\])\s+(?=[A-Z])|(?<=\$\$)\s+(?=[A-Z])")
 _NUMBER = re.compile(r"[-+−]?\d[\d.,/^]*")
 _LEADING = re.compile(
     r"[-+−]?\\?[$€£¥]?\d[\d,.]*(?:\s+(?!(?:and|or|as|plus|along|together|also)\b)[A-Za-z°%]+)?(?=\s)", re.IGNORECASE
+)
+_SHARE = re.compile(r"([-+−]?\d[\d.,]*\s?(?:\\?%|per\s?cent\b))\s+of\s+[^\d$\\]*", re.IGNORECASE)
+_FORMULA_THEN_WORDS = re.compile(
+    r"(\$[^$]{1,300}\$|\\\([^$]{1,300}?\\\))\s+(?!(?:and|or|as|plus|along|together|also|if|to)\b)[^\d$\\]{1,120}"
 )
 _ALTERNATIVES = re.compile(r"(?:\bor\b|\band\b|\bto\b|\bby\b|[,/(–-])\s*[$€£¥]?\d")
 _BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*")
@@ -124,14 +153,24 @@ def phrase(response: str, start: int, end: int, prompt: str, choices: bool) -> E
     if condition is not None and _OTHER_CASE.search(line, condition.end()):
         return Missing("another answer in another case")
     found = _candidate(line, offset, "phrase", choices)
+    if found is not None and _is_denied(response, start, found):
+        return None
     if found is not None and not choices and " " in found.text and _NUMBER.search(found.text):
         answer = read(found.text) if len(found.text) < 300 else None
         if answer is not None and answer.node is not None and answer.node.op == "text":
             if not _states_plainly(found.text):
                 return found
             stated = _stated_value(found.text, offset)
+            if stated is not None and _is_denied(response, start, stated):
+                return None
             return stated._replace(rule="phrase") if stated else found
     return found
+
+
+def _is_denied(response: str, start: int, found: Extraction) -> bool:
+    """Whether the sentence denies what was found (`cannot be 84`, `I do not think the answer is 84`, `84 fails`)."""
+    before = response[max(start, found.start - _BEFORE_CHARS) : found.start]
+    return _DENIED.search(before) is not None or _DISMISSED.match(response, found.end, found.end + 80) is not None
 
 
 def _states_plainly(text: str) -> bool:
@@ -189,11 +228,20 @@ def closing(response: str, start: int, end: int, prompt: str, choices: bool) -> 
         return Extraction(chosen[1], "formula", tail + begin + chosen.start(1), tail + begin + chosen.end(1))
     if _NOT_CLOSING.search(sentence):
         return None
-    inside = [span for span in spans if span.start >= begin]
+    found = _stated(text, [span for span in spans if span.start >= begin], begin, tail)
+    return None if found is None or _is_denied(response, tail, found) else found
+
+
+def _stated(text: str, inside: list["_Formula"], begin: int, tail: int) -> Extraction | None:
+    """What the sentence from `begin` on states, by the formulas inside it or by its words."""
     if not inside or _is_price_pair(inside[-1], text):
-        return _stated_value(sentence, tail + begin)
+        return _stated_value(text[begin:], tail + begin)
     behind = _value_behind_verb(text[inside[-1].end :], tail + inside[-1].end)
-    return behind or _stated_formula(text, inside, tail)
+    if behind is not None:
+        return behind
+    if len(inside) > 1 and _DOMAIN.fullmatch(text, inside[-2].end, inside[-1].start):
+        text, inside = text[: inside[-2].end], inside[:-1]
+    return _stated_formula(text, inside, tail)
 
 
 class _Formula(NamedTuple):
@@ -247,6 +295,9 @@ def _closing_statement(text: str, spans: list[_Formula]) -> int:
 def _stated_formula(text: str, spans: list[_Formula], place: int) -> Extraction | None:
     """The last formula of a statement with those that it is listed with, and the unit behind it."""
     last = first = spans[-1]
+    if len(spans) > 1 and _ABOUT.fullmatch(text[spans[-2].end : last.start]):
+        exact = spans[-2]
+        return Extraction(f"{exact.content} \\approx {last.content}", "formula", place + exact.start, place + last.end)
     for earlier in reversed(spans[:-1]):
         if not JOIN.fullmatch(text[earlier.end : first.start]):
             break
@@ -332,12 +383,19 @@ def _candidate(raw: str, place: int, rule: str, choices: bool) -> Extraction | N
 
 def _without_stops(text: str) -> str:
     """`text` without final punctuation, but for the dots of digits that go on (`0.333...`)."""
-    bare = text.rstrip(" .,;!*。")
+    # `4!.` is a factorial, `4!` at the very end an exclamation.
+    bare = text.rstrip(" .,;!*。" if text.rstrip(" *").endswith("!") else " .,;*。")
     return bare + "..." if text.endswith("...") and _DECIMALS_END.search(bare) else bare
 
 
 def _leading_quantity(text: str) -> str:
     """The quantity that language begins with (`34 hours on yoga in 4 weeks`), unless alternatives follow it."""
+    share = _SHARE.fullmatch(text)
+    if share is not None:
+        return share[1]
+    formula = _FORMULA_THEN_WORDS.fullmatch(text)
+    if formula is not None and read(formula[1]).node is not None and _is_language(text):
+        return formula[1]
     match = _LEADING.match(text)
     number = _NUMBER.match(text)
     if number is not None and _OPERATOR.match(text, number.end()):
@@ -350,3 +408,9 @@ def _leading_quantity(text: str) -> str:
     # Words with commas between them are no list of answers where no other number stands among them.
     words = answer.node.op == "list" and _NUMBER.search(text, match.end()) is None
     return match.group().strip() if answer.node.op == "text" or words else text
+
+
+def _is_language(text: str) -> bool:
+    """Whether `text` as a whole is no mathematics."""
+    answer = read(text)
+    return answer.node is None or answer.node.op == "text"

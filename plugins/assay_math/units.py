@@ -138,6 +138,16 @@ _NOT_UNITS = frozenset(
         "perhaps",
         "possibly",
         "alternatively",
+        "fail",
+        "fails",
+        "failed",
+        "incorrect",
+        "false",
+        "impossible",
+        "invalid",
+        "cannot",
+        "never",
+        "too",
     ]
 )
 
@@ -164,7 +174,8 @@ def may_be_unit(phrase: str) -> bool:
         return False
     if not words or len(words) > 6 or len(phrase) > 60 or phrase.lower().strip(" .") in ("squared", "cubed"):
         return False
-    return not any(word.lower().strip(".,()") in _NOT_UNITS for word in words)
+    bare = [word.lower().strip(".,()") for word in words]
+    return not any(word in _NOT_UNITS or word.endswith(("n't", "n’t")) for word in bare)
 
 
 def multiplier(phrase: str) -> tuple[int, str]:

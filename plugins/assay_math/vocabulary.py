@@ -154,6 +154,12 @@ SHORT_WORDS = SHORT_NOUNS | frozenset(
         "south",
         "am",
         "pm",
+        "are",
+        "was",
+        "has",
+        "had",
+        "did",
+        "the",
     ]
 )
 """Words of two or three letters that are language, as `red` and the nouns that answers count."""
@@ -214,6 +220,14 @@ JOINTS = {
     "\\land": "and", "or": "or", "或": "or", "oder": "or", "\\vee": "or", "\\lor": "or",
 }  # fmt: skip
 """What joins the items of a list."""
+ALTERNATIVE = (
+    r"(?:[(.,;!]|\.\.\.)?\s*(?:(?:but|and|hmm+|no|wait|oh|sorry)\b[,.!]?\s*)*(?:\(\s*)?"
+    r"(?:(?:also|plus|as\s+well\s+as|along\s+with|together\s+with|rather|i\s+mean|correction|alternatively|possibly|perhaps|"
+    r"maybe)\b:?|or\b(?:\s+(?:alternatively|possibly|perhaps|maybe|rather|else)\b)?|"
+    r"actually\b,?(?:\s+(?:it\s+is|it['’]s|that\s+is|that['’]s)\b)?|(?:it\s+)?(?:may|might|could)\s+(?:also\s+)?be\b|"
+    r"(?<=wait)|(?<=wait,)|(?<=wait,\s)|(?<=no,\s)),?"
+)
+"""What stands between an answer and another one that is offered beside it or in its place (pattern, any case)."""
 
 
 def is_plain_word(word: str) -> bool:

@@ -310,3 +310,40 @@ def test_options_in_the_forms_of_data_sets(options: Any, gold: str, text: str, v
     read = read_gold(gold, task=task(gold, options=options))
     assert isinstance(read, Gold)
     assert verify(read, text).value == value
+
+
+@pytest.mark.parametrize(
+    ("prompt", "gold", "answer", "right"),
+    [
+        ("Simplify $\\sqrt{72}$.", "6\\sqrt{2}", "\\sqrt{72}", False),
+        ("Simplify $\\sqrt{72}$.", "6\\sqrt{2}", "3\\sqrt{8}", True),
+        ("Simplify $\\frac{48}{64}$.", "\\frac{3}{4}", "\\frac{48}{64}", False),
+        ("Write 3/8 as a decimal. Compute all digits.", "0.375", "3/8", False),
+        ("Compute $\\binom{9}{4}$.", "126", "\\binom{9}{4}", False),
+        ("A coin shows heads with probability 1/2. Find that of tails.", "\\frac{1}{2}", "1/2", True),
+        ("A coin shows heads with probability $\\frac{1}{2}$. Find that of tails.", "1/2", "\\frac{1}{2}", True),
+        ("Find the angle beside $\\frac{\\pi}{4}$.", "\\frac\\pi4", "\\frac{\\pi}{4}", True),
+    ],
+)
+def test_the_question_sent_back_is_no_answer_but_a_number_that_it_names_is(
+    prompt: str, gold: str, answer: str, right: bool
+) -> None:
+    known = read_gold(gold, task=task(gold, prompt=prompt))
+    assert isinstance(known, Gold)
+    assert (verify(known, f"\\boxed{{{answer}}}").value == 1.0) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("Answer: B. But it could be C.", False),
+        ("Answer: B or maybe C", False),
+        ("Answer: B. No, C.", False),
+        ("Answer: B. A is too small.", True),
+        ("Answer: B, perhaps surprisingly.", True),
+    ],
+)
+def test_a_letter_offered_beside_the_chosen_one_counts_against_it(text: str, right: bool) -> None:
+    known = read_gold("B", task=task("B", options=["A", "B", "C", "D"]))
+    assert isinstance(known, Gold)
+    assert (verify(known, text).value == 1.0) is right
