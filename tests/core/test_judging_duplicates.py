@@ -46,7 +46,7 @@ class Busy:
 
 class Stepwise:
     """A score for the only step of each candidate; every call counts on."""
-    limits = Limits(max_batch=16, max_wait_s=0.01)
+    limits = Limits(max_batch=16, max_wait_s=0.5)
     def __init__(self): self.calls = 0
     async def judge(self, batch):
         note("stepwise")

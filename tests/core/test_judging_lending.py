@@ -31,11 +31,11 @@ from assay_code.verify import CodeOptions, build
 
 class Runs:
     """1 where the answer, as a program, prints 42; waits for it as long as it takes."""
-    limits = Limits(timeout_s=1.5, deterministic=False)
+    limits = Limits(timeout_s=6.0, deterministic=False)
     def __init__(self, sandbox):
         self.sandbox = sandbox
     async def judge(self, batch):
-        limits = JobLimits(wall_s=60, cpu_s=60)
+        limits = JobLimits(wall_s=300, cpu_s=300)
         results = [await self.sandbox.run(Job(source=c.rollout.text, limits=limits)) for c in batch]
         return [Verdict.score(float(r.stdout == "42\\n"), evidence=r.tier) for r in results]
     async def aclose(self): pass
@@ -130,11 +130,11 @@ def test_code_in_a_worker_says_what_it_says_in_the_run(module: str, sandbox: Len
 
 def test_a_killed_worker_gives_the_sandbox_back(module: str, sandbox: Lent) -> None:
     started = time.monotonic()
-    texts = ["while True: pass"] * 4 + ["print(42)"] * 4
+    texts = ["import time; time.sleep(1000)"] * 4 + ["print(42)"] * 4
     found = judge(module, "runs", make_task(), texts, lambda name, options: sandbox)
     assert [judgement.value for judgement in found] == [None] * 4 + [1.0] * 4
-    assert {judgement.reason for judgement in found[:4]} == {"timed out after 1.5 s"}
-    assert time.monotonic() - started < 50  # each of the four would run for a minute if its worker's end were missed
+    assert {judgement.reason for judgement in found[:4]} == {"timed out after 6 s"}
+    assert time.monotonic() - started < 200  # each of the four would run for 300 s if its worker's end were missed
 
 
 def test_a_sandbox_that_does_not_work_is_told_where_the_source_is_built(module: str) -> None:

@@ -38,7 +38,7 @@ def test_a_worker_gets_its_memory_and_no_more(
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     pool = WorkerPool(1)
     try:
-        limits = ResourceLimits(wall_s=30, memory_mib=limit_mib)
+        limits = ResourceLimits(wall_s=120, memory_mib=limit_mib)
         answer = pool.call_blocking("allocating:allocated_mib", {"most_mib": 2 * limit_mib}, limits=limits)
     finally:
         pool.close()

@@ -5,6 +5,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ SOURCES = '''
 """Sources for the tests of the panel."""
 import asyncio
 from collections.abc import Sequence
-from assay import Candidate, Component, Limits, Options, Span, StepScore, Verdict, hookimpl, verifier
+from assay import Candidate, Component, Evidence, Limits, Options, Span, StepScore, Verdict, hookimpl, verifier
 from assay.errors import TransientError
 
 CALLS = []
@@ -80,22 +81,46 @@ class Ranking:
     async def aclose(self): pass
 
 class Model:
-    """A model-like source: batches, a token budget, one shared device."""
+    """A model-like source: batches and one shared device."""
     def __init__(self, name, weight):
         self.name = name
-        self.limits = Limits(max_batch=8, max_wait_s=0.01, device="gpu", weight=weight)
-        self.busy = False
+        self.limits = Limits(max_batch=8, max_wait_s=0.5, device="gpu", weight=weight)
     async def judge(self, batch):
         CALLS.append((self.name, len(batch)))
         await asyncio.sleep(0.002)
         return [Verdict.score(1.0) for _ in batch]
     async def aclose(self): pass
 
+class Unshowable(Exception):
+    def __str__(self): raise ValueError("no text")
+
+def answer(text):
+    """What the text asks for; anything else is scored."""
+    errors = {
+        "base": BaseException("base"), "cancelled": asyncio.CancelledError(), "generator": GeneratorExit(),
+        "interrupt": KeyboardInterrupt(), "group": BaseExceptionGroup("two", [BaseException("one of them")]),
+        "unshowable": Unshowable(), "half a pair": ValueError("\\ud800"),
+    }
+    if text in errors:
+        raise errors[text]
+    if text == "huge":
+        return Verdict.model_construct(status="scored", value=10**5000, steps=(), evidence=())
+    return Verdict.score(1.0, evidence=Evidence(summary="read \\ud800", data={"\\udfff": ["\\ud800"]}))
+
+class Answers:
+    limits = Limits(max_batch=8, max_wait_s=0.01)
+    async def judge(self, batch): return [answer(c.rollout.text) for c in batch]
+    async def aclose(self): pass
+
+answers = verifier("answers")(lambda task, rollout: answer(rollout.text))
+answers_inline = verifier("answers-inline", isolation="inline")(lambda task, rollout: answer(rollout.text))
+
 @hookimpl
 def assay_reward_sources():
     """Offer them."""
     return [
-        one, half, even, spoils, honest,
+        one, half, even, spoils, honest, answers, answers_inline,
+        Component("answers-batch", Options, lambda options, context: Answers(), isolation="inline"),
         Component("flaky", Options, lambda options, context: Flaky(), isolation="inline"),
         Component("ranking", Options, lambda options, context: Ranking(), isolation="inline"),
         Component("ranking-process", Options, lambda options, context: Ranking(), isolation="process"),
@@ -226,7 +251,7 @@ def test_transient_errors_are_tried_again(module: str) -> None:
 
 def test_other_errors_and_used_up_retries_are_not(module: str) -> None:
     seen: list[Judgement] = []
-    entries = [{"use": "faulty", "retries": 1}]
+    entries = [{"use": "faulty", "retries": 1, "timeout_s": 60.0}]
     rewards = judge(module, entries, ["fault:transient", "fault:raise"], seen=seen)
     assert values(rewards) == [None, None]
     attempts = {judgement.reason: judgement.attempt for judgement in seen}
@@ -250,7 +275,9 @@ def test_batches_are_as_few_as_they_can_be(module: str) -> None:
     assert len(sizes) <= 7 + 2
 
 
-def test_sources_on_one_device_take_turns_by_weight(module: str) -> None:
+def test_sources_on_one_device_take_turns_by_weight(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The device is charged by time: by this clock every call takes one second, however busy the machine is.
+    monkeypatch.setattr("assay.judging.source.time", SimpleNamespace(monotonic=lambda: float(len(calls_of(module)))))
     texts = [f"text {index}" for index in range(160)]
     judge(module, [{"use": "model-a"}, {"use": "model-b"}], texts, distribution="assay")
     names = [name for name, _ in calls_of(module)]
@@ -363,11 +390,36 @@ def test_injected_faults_never_become_numbers(module: str, use: str) -> None:
         f"fault:{generator.choice(kinds)} {index}" if generator.random() < 0.5 else f"text {'x' * index}"
         for index in range(120)
     ]
-    rewards = judge(module, [{"use": use, "on_candidate_fault": "mask"}], texts)
+    rewards = judge(module, [{"use": use, "on_candidate_fault": "mask", "timeout_s": 60.0}], texts)
     for text, reward in zip(texts, rewards, strict=True):
         masked = text.startswith("fault:") and "swap" not in text
         assert reward.value == (None if masked else faulty.healthy(text).value)
     assert [reward.rollout_id for reward in rewards] == [f"r{index}" for index in range(120)]
+
+
+@pytest.mark.parametrize("distribution", ["test-plugins", "assay"])
+@pytest.mark.parametrize("use", ["answers", "answers-inline", "answers-batch"])
+def test_whatever_a_source_raises_is_one_failed_verdict_with_its_cause(
+    module: str, use: str, distribution: str
+) -> None:
+    texts = ["base", "a", "cancelled", "generator", "b", "interrupt", "group", "unshowable", "half a pair", "huge", "c"]
+    seen: list[Judgement] = []
+    rewards = judge(module, [{"use": use}], texts, seen=seen, distribution=distribution)
+    good = [text in "abc" for text in texts]
+    assert values(rewards) == [1.0 if scored else None for scored in good]
+    reasons = {judgement.rollout_id: judgement.reason or "" for judgement in seen}
+    named = ["BaseException: base", "CancelledError", "GeneratorExit", "KeyboardInterrupt", "BaseExceptionGroup: two"]
+    named += ["Unshowable", "\\ud800", "of more than 308 digits"]
+    for (index, _), name in zip([item for item in enumerate(good) if not item[1]], named, strict=True):
+        assert name in reasons[f"r{index}"]
+
+
+@pytest.mark.parametrize("use", ["answers", "answers-inline", "answers-batch"])
+def test_half_a_surrogate_pair_in_the_evidence_costs_no_score(module: str, use: str) -> None:
+    seen: list[Judgement] = []
+    judge(module, [{"use": use}], ["a"], seen=seen)
+    (evidence,) = seen[0].verdict.evidence
+    assert (evidence.summary, evidence.data) == ("read \ufffd", {"\ufffd": ["\ufffd"]})
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9])
@@ -384,7 +436,7 @@ def test_answers_in_another_order_never_become_numbers(
 
 
 def test_a_policy_gains_nothing_by_answers_that_nobody_can_judge(module: str) -> None:
-    entries = [{"use": "faulty", "timeout_s": 0.1, "limit_fault": "candidate"}]
+    entries = [{"use": "faulty", "timeout_s": 3.0, "limit_fault": "candidate"}]
     honest = judge(module, entries, ["wrong.", "right", "wrong!", "rightt!"])
     towers = judge(module, entries, ["fault:sleep", "right", "fault:abstain", "rightt!"])
     assert values(honest) == values(towers) == [0.0, 1.0, 0.0, 1.0]
@@ -393,7 +445,7 @@ def test_a_policy_gains_nothing_by_answers_that_nobody_can_judge(module: str) ->
 def test_cancelling_frees_the_slot(module: str) -> None:
     async def run() -> float:
         judging = JudgingConfig(workers=1)
-        async with panel(module, [{"use": "faulty", "timeout_s": 60.0}], judging=judging) as opened:
+        async with panel(module, [{"use": "faulty", "timeout_s": 600.0}], judging=judging) as opened:
             stuck = asyncio.create_task(opened.judge(make_task(), make_rollout("fault:sleep")))
             await asyncio.sleep(0.5)
             stuck.cancel()
@@ -404,7 +456,7 @@ def test_cancelling_frees_the_slot(module: str) -> None:
             await opened.judge(make_task(), make_rollout("fine"))
             return loop.time() - started
 
-    assert asyncio.run(run()) < 30
+    assert asyncio.run(run()) < 120
 
 
 def test_a_follower_takes_over_when_its_leader_is_cancelled(module: str) -> None:
@@ -422,7 +474,7 @@ def test_a_follower_takes_over_when_its_leader_is_cancelled(module: str) -> None
 
 def test_metrics_count_everything(module: str) -> None:
     async def run() -> dict[str, float]:
-        async with panel(module, [{"use": "faulty", "timeout_s": 0.3}]) as opened:
+        async with panel(module, [{"use": "faulty", "timeout_s": 3.0}]) as opened:
             await opened.judge_group(make_task(), make_group(["a", "a", "fault:sleep", "fault:abstain"]))
             return opened.metrics()
 
@@ -434,5 +486,5 @@ def test_metrics_count_everything(module: str) -> None:
         "cached": 1,
         "kills": 1,
     }
-    assert metrics["faulty/max_ms"] >= 300
+    assert metrics["faulty/max_ms"] >= 3000
     assert metrics["workers/timed_out"] == 1

@@ -39,7 +39,7 @@ async def main():
                 store.add_rollout(make_rollout(text(index), f"r{index}", task_id="t", group_id="g"), step=0, task=task)
         store.flush()
         print("judging", flush=True)
-        entries = TypeAdapter(tuple[RewardEntry, ...]).validate_python([{"use": "faulty"}])
+        entries = TypeAdapter(tuple[RewardEntry, ...]).validate_python([{"use": "faulty", "timeout_s": 60.0}])
         judging = JudgingConfig(on_unhealthy="mask", stop_if_failed_above=1.0)
         async with open_panel(entries, registry=registry_of("assay.testing.faulty"), judging=judging,
                               observe=lambda _, judgement: store.add_judgement(judgement)) as panel:
