@@ -249,7 +249,7 @@ def test_hostile_texts_are_many_and_evidence_that_cannot_be_stored_is_found() ->
 
     def copies(task: Task, rollout: Rollout) -> Verdict:
         found = json.loads(rollout.text)["answer"] if rollout.text.startswith('{"answer') else "compared"
-        return honest(task, rollout).model_copy(update={"evidence": (Evidence(summary=found),)})
+        return honest(task, rollout).model_copy(update={"evidence": (Evidence.model_construct(summary=found),)})
 
     detail = results_of(copies)["bears hostile text"].detail
     assert detail.startswith("escaped surrogates: the verdict cannot be stored")

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from assay.contracts._contract import Contract, JsonValue
+from assay.contracts._contract import Contract, Text, WholeJson
 from assay.contracts.rollout import Span
 
 Status = Literal["scored", "abstained", "failed"]
@@ -21,11 +21,11 @@ Fault = Literal["candidate", "ours"]
 class Evidence(Contract):
     """One piece of what a verdict rests on."""
 
-    kind: str = "note"
+    kind: Text = "note"
     """A short name: `answer`, `test`, `judge`, `note`, ..."""
-    summary: str
+    summary: Text
     """One line for a person."""
-    data: JsonValue = None
+    data: WholeJson = None
     """The thing itself: a parsed answer, a test log, a judge's text."""
 
 
@@ -48,7 +48,7 @@ class Verdict(Contract):
     credit: bool = False
     """Whether the steps are rewards of their own, which an optimizer adds to the value; else they only explain it."""
     evidence: tuple[Evidence, ...] = ()
-    reason: str | None = None
+    reason: Text | None = None
     """One line, if and only if not scored."""
     fault: Fault | None = None
     """Whose doing it is, if and only if not scored."""
@@ -106,7 +106,7 @@ class Judgement(Contract):
     """Digest of everything that can change a verdict of the source (distribution, version, name, options, the file or
     the weights behind it); empty where it was not kept."""
     verdict: Verdict
-    output: str = ""
+    output: Text = ""
     """What the verifier printed or logged while judging, shortened."""
     attempt: int = Field(default=1, ge=1)
     started_at: datetime

@@ -28,8 +28,8 @@ def checked_verdict(found: object) -> Verdict:
         raise ContractError("returned a verdict with status 'failed', which only assay writes; raise instead")
     for what, value in _numbers(found):
         # The contract says so too, but a verdict made by `model_construct` has not been checked by it.
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ContractError(f"its {what} {value!r} is not a finite number")
+        if not _finite(value):
+            raise ContractError(f"its {what} {_shown(value)} is not a finite number")
     return found
 
 
@@ -45,6 +45,17 @@ def outside(verdict: Verdict, limits: Limits) -> str | None:
 def _numbers(verdict: Verdict) -> list[tuple[str, Any]]:
     values: list[tuple[str, Any]] = [("value", verdict.value)] if verdict.status == "scored" else []
     return values + [("step value", step.value) for step in verdict.steps]
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer beyond what a float holds
+        return False
+
+
+def _shown(value: Any) -> str:
+    return "of more than 308 digits" if isinstance(value, int) else repr(value)[:80]
 
 
 def _named(found: object) -> str:

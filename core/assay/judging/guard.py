@@ -247,7 +247,7 @@ class InlineGuard(_Retrying):
             )
         try:
             answer = task.result()
-        except (Exception, asyncio.CancelledError) as error:  # whatever a source raises is its failure, not ours
+        except BaseException as error:  # whatever a source raises is its failure, not ours
             raise _broken(error, captured.text(), latency_s) from error
         return _Answered(answer, captured.text(), latency_s / len(batch))
 
@@ -259,7 +259,7 @@ class InlineGuard(_Retrying):
             context.run(self._ask(batch).send, None)
         except StopIteration as finished:
             answer: Sequence[object] = finished.value
-        except Exception as error:  # whatever a source raises is its failure, not ours
+        except BaseException as error:  # whatever a source raises is its failure, not ours
             raise _broken(error, captured.text(), time.monotonic() - started) from error
         else:
             raise AssertionError("a function source does not await")

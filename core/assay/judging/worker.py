@@ -51,14 +51,22 @@ def load(target: str, init: Any) -> Program:
 
 
 def describe(error: BaseException) -> str:
-    """One line: the exception and its message, shortened."""
-    text = " ".join(str(error).split())
+    """One line: the exception and its message, shortened; it can be written as UTF-8, whatever the message holds."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         text = f"{error.title}.{place}: {first['msg']}; found {first['input']!r:.80}"
+    else:
+        text = _message(error)
     name = type(error).__name__
-    return (f"{name}: {text}" if text else name)[:500]
+    return (f"{name}: {text}" if text else name)[:500].encode(errors="backslashreplace").decode()
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())
+    except Exception as broken:  # the exception is the plugin's too
+        return f"its message cannot be shown: {type(broken).__name__}"
 
 
 def serve(file: int, program: Program | None) -> None:

@@ -383,7 +383,7 @@ def _unstorable(verdict: Verdict) -> str | None:
     """What would keep a verdict out of the log, in one line."""
     try:
         verdict.model_dump_json()
-    except ValueError as error:  # a lone surrogate that was copied into the evidence
+    except ValueError as error:  # evidence that was never checked, by `model_construct`
         return f"the verdict cannot be stored: {str(error)[:100]}"
     return None
 
