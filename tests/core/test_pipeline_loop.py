@@ -21,6 +21,7 @@ from assay.contracts import (
 )
 from assay.errors import EngineError, TrainingError
 from assay.pipeline import Loop, LoopSettings, StepReport, Tickets
+from assay.pipeline.evaluate import evaluate
 from assay.protocols import Decision
 
 TASKS = [Task(id=f"t{i}", messages=(Message(role="user", content=str(i)),), reference=str(i)) for i in range(7)]
@@ -282,6 +283,36 @@ def test_a_verifier_that_never_answers_is_named_by_the_watchdog():
     found, _ = caught.value.split(TrainingError)
     assert found is not None
     assert "stage 'judge' is stuck in the verdict on rollout" in str(leaf(found))
+
+
+def test_an_evaluation_that_never_ends_is_named_by_the_watchdog():
+    loop = make_loop(stuck_after_s=0.3)
+    loop.hooks.after_publish = lambda step: asyncio.sleep(3600)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        asyncio.run(loop.run())
+    found, _ = caught.value.split(TrainingError)
+    assert found is not None
+    assert "stage 'publish' is stuck in the evaluation after step 1 for" in str(leaf(found))
+
+
+def test_an_evaluation_tells_of_every_answer_that_it_goes_on():
+    moved: list[None] = []
+
+    async def run() -> int:
+        answers = await evaluate(
+            Engine(),
+            {"a": Judge()},
+            TASKS,
+            sampling=Sampling(max_new_tokens=4),
+            samples=2,
+            seed=5,
+            prefix="e",
+            on_progress=lambda: moved.append(None),
+        )
+        return len(answers)
+
+    assert asyncio.run(run()) == 14
+    assert len(moved) == 28
 
 
 def leaf(error: BaseException) -> BaseException:

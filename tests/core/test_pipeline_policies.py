@@ -173,15 +173,18 @@ def test_a_rollout_that_comes_twice_is_refused():
         assembler.add(rollout, Reward(rollout_id=rollout.id, value=1.0))
 
 
-def test_the_watchdog_names_the_most_downstream_busy_stage():
+def test_the_watchdog_names_the_most_downstream_stage_with_work_and_its_oldest_work():
     watchdog = Watchdog(limit_s=10.0)
-    watchdog.busy("sample", "the engine", 0.0)
-    watchdog.busy("judge", "the verdict on rollout 'r1'", 2.0)
-    watchdog.idle("train", "4 groups", 1.0)
+    watchdog.begin("sample", "the engine", 0.0)
+    answered = watchdog.begin("judge", "the verdict on rollout 'r1'", 1.0)
+    watchdog.begin("judge", "the verdict on rollout 'r2'", 2.0)
+    watchdog.begin("judge", "the verdict on rollout 'r3'", 4.0)
+    watchdog.end("train", watchdog.begin("train", "the update of step 1", 1.0))
+    watchdog.end("judge", answered)  # the stage has been busy since it came, but not with it
     assert watchdog.complaint(9.9) is None
     complaint = watchdog.complaint(12.0)
     assert complaint is not None
-    assert "stage 'judge' is stuck in the verdict on rollout 'r1' for 10 s" in complaint
+    assert "stage 'judge' is stuck in the verdict on rollout 'r2' for 10 s" in complaint
     watchdog.progress(12.0)
     assert watchdog.complaint(13.0) is None
 

@@ -1,7 +1,7 @@
 """Draws answers to held-out tasks and judges them, apart from everything that training uses."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from assay.contracts import Reward, Rollout, RolloutRequest, Sampling, Task
@@ -29,8 +29,12 @@ async def evaluate(
     samples: int,
     seed: int,
     prefix: str,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
-    """`samples` answers per task in task order; ids start with `prefix`, so that they never meet those of training."""
+    """`samples` answers per task in task order; ids start with `prefix`, so that they never meet those of training.
+
+    `on_progress` is called with every answer that is drawn, and again when it is judged.
+    """
     requests = [
         RolloutRequest(
             id=f"{prefix}-{index:05d}-{sample:02d}",
@@ -48,9 +52,11 @@ async def evaluate(
         task = task_of[rollout.id]
         rewards = {name: await judge.judge(task, rollout) for name, judge in judges.items()}
         answers[rollout.id] = Answer(task, rollout, rewards)
+        on_progress()
 
     async with asyncio.TaskGroup() as judging:
         async for rollout in engine.generate(requests):
+            on_progress()
             judging.create_task(judged(rollout))
     if len(answers) != len(requests):
         raise EngineError(f"the engine returned {len(answers)} of {len(requests)} rollouts of the evaluation")

@@ -4,8 +4,9 @@ import asyncio
 import contextvars
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypeVar, runtime_checkable
@@ -219,8 +220,7 @@ class Loop:
         if not requests:
             return
         missing = {request.id for request in requests}
-        self._enter("sample", f"the engine, {len(requests)} rollouts requested")
-        try:
+        with self._working("sample", f"the engine, {len(requests)} rollouts requested"):
             async for rollout in self.engine.generate(requests):
                 if rollout.id not in missing:
                     raise EngineError(
@@ -230,8 +230,6 @@ class Loop:
                 self.journal.sampled(self.step + 1, self._tasks[rollout.group_id], rollout)
                 self.watchdog.progress(self.clock())
                 await self._sampled.put(rollout)
-        finally:
-            self._leave("sample", "room for new groups")
         if missing:
             raise EngineError(
                 f"the engine ended without {len(missing)} of {len(requests)} rollouts; first {min(missing)!r}"
@@ -258,14 +256,11 @@ class Loop:
 
     async def _judge_some(self, rollouts: Sequence[Rollout]) -> None:
         task = self._tasks[rollouts[0].group_id]
-        self._enter("judge", f"the verdict on rollout {rollouts[0].id!r}")
-        try:
+        with self._working("judge", f"the verdict on rollout {rollouts[0].id!r}"):
             if self.judge.judges_groups:
                 rewards = list(await self.judge.judge_group(task, rollouts))
             else:
                 rewards = [await self.judge.judge(task, rollout) for rollout in rollouts]
-        finally:
-            self._leave("judge", "rollouts")
         for rollout, reward in zip(rollouts, rewards, strict=True):
             self.journal.rewarded(self.step + 1, rollout, reward)
             self.watchdog.progress(self.clock())
@@ -298,21 +293,15 @@ class Loop:
             groups = [group for _, group in batch.groups]
             metrics: Mapping[str, float] = {}
             if groups and self.hooks.before_update is not None:
-                self._enter("sample", f"texts beside the groups of step {self.step + 1}")
-                try:
+                with self._working("sample", f"texts beside the groups of step {self.step + 1}"):
                     groups = list(await self.hooks.before_update(self.step + 1, groups))
-                finally:
-                    self._leave("sample", "room for new groups")
-            self._enter("train", f"the update of step {self.step + 1}")
-            try:
+            with self._working("train", f"the update of step {self.step + 1}"):
                 if groups:
                     # Sources that learn do so on these groups; the optimizer has their scores of before.
                     learned: Mapping[str, float] = {}
                     if isinstance(self.judge, LearningJudge):
                         learned = await self.judge.learn(groups)
                     metrics = {**await _in_own_thread(partial(self.learner.step, groups)), **learned}
-            finally:
-                self._leave("train", f"{self.settings.groups_per_step} groups")
             self.watchdog.progress(self.clock())
             self.step += 1
             phases = self.overlap.take(self.clock())
@@ -329,11 +318,8 @@ class Loop:
         An engine that reads them from files is never more than one version behind what lies there.
         """
         await self._updates.join()
-        self._enter("publish", f"writing the weights of step {step}")
-        try:
+        with self._working("publish", f"writing the weights of step {step}"):
             return await asyncio.to_thread(self.learner.weights, step)
-        finally:
-            self._leave("publish", "an update")
 
     def _fresh(self, group: ScoredGroup) -> bool:
         if self.settings.replays:
@@ -346,29 +332,36 @@ class Loop:
     async def _publish(self) -> None:
         while True:
             step, weights = await self._updates.get()
-            self._enter("publish", f"pushing the weights of step {step}")
-            try:
+            with self._working("publish", f"pushing the weights of step {step}"):
                 await self.engine.pause("keep")
                 await self.engine.push_weights(weights)
                 await self.engine.resume()
-            finally:
-                self._leave("publish", "an update")
             if (work := self.hooks.after_publish(step)) is not None:
-                await work
+                with self._watched("publish", f"the evaluation after step {step}"):
+                    await work
             self.admission.publish()
             self.watchdog.progress(self.clock())
             self._updates.task_done()
             async with self._moved:
                 self._moved.notify_all()
 
-    def _enter(self, phase: str, doing: str) -> None:
+    @contextmanager
+    def _working(self, phase: str, doing: str) -> Generator[None]:
+        """Inside, one more item is in the phase, and the watchdog knows of it."""
         self.overlap.enter(phase, self.clock())
-        self.watchdog.busy(phase, doing, self.clock())
+        try:
+            with self._watched(phase, doing):
+                yield
+        finally:
+            self.overlap.leave(phase, self.clock())
 
-    def _leave(self, phase: str, waiting_for: str) -> None:
-        self.overlap.leave(phase, self.clock())
-        if not self.overlap.active[phase]:
-            self.watchdog.idle(phase, waiting_for, self.clock())
+    @contextmanager
+    def _watched(self, phase: str, doing: str) -> Generator[None]:
+        number = self.watchdog.begin(phase, doing, self.clock())
+        try:
+            yield
+        finally:
+            self.watchdog.end(phase, number)
 
     async def _watch(self) -> None:
         while True:

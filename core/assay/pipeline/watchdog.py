@@ -1,39 +1,49 @@
 """Notices that nothing moves, and names the stage that everything waits for; pure, time is passed in."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 ORDER = ("sample", "judge", "train", "publish")
 
 
+class Work(NamedTuple):
+    """One thing that a stage has begun and not ended."""
+
+    doing: str
+    since: float
+
+
 @dataclass
 class Watchdog:
-    """Stages report what they wait for; the stuck one is the most downstream stage that is busy."""
+    """Stages say what they begin and end; the stuck one is the most downstream stage that has something under way."""
 
     limit_s: float
     progressed_at: float = 0.0
-    _state: dict[str, tuple[bool, str, float]] = field(default_factory=dict[str, tuple[bool, str, float]])
+    _open: dict[str, dict[int, Work]] = field(default_factory=lambda: {stage: {} for stage in ORDER})
+    _begun: int = 0
 
-    def busy(self, stage: str, doing: str, now: float) -> None:
-        """The stage works on something of its own (an engine, a verifier, an update); the oldest of several counts."""
-        if not self._state.get(stage, (False, "", 0.0))[0]:
-            self._state[stage] = (True, doing, now)
+    def begin(self, stage: str, doing: str, now: float) -> int:
+        """The stage begins work of its own (an engine, a verifier, an update); the number that `end` wants."""
+        self._begun += 1
+        self._open[stage][self._begun] = Work(doing, now)
+        return self._begun
 
-    def idle(self, stage: str, waiting_for: str, now: float) -> None:
-        """The stage waits for another stage."""
-        self._state[stage] = (False, waiting_for, now)
+    def end(self, stage: str, number: int) -> None:
+        """That work is over, whatever became of it."""
+        del self._open[stage][number]
 
     def progress(self, now: float) -> None:
         """Something left a stage."""
         self.progressed_at = now
 
     def complaint(self, now: float) -> str | None:
-        """The sentence about the stuck stage when nothing moved for `limit_s`, else None."""
+        """The sentence about the stuck stage and its oldest work when nothing moved for `limit_s`, else None."""
         if now - self.progressed_at < self.limit_s:
             return None
-        stuck = [stage for stage in reversed(ORDER) if self._state.get(stage, (False, "", 0.0))[0]]
-        stage = stuck[0] if stuck else "sample"
-        _, doing, since = self._state.get(stage, (False, "nothing it told of", self.progressed_at))
+        stage = next((stage for stage in reversed(ORDER) if self._open[stage]), "sample")
+        nothing = Work("nothing it told of", self.progressed_at)
+        stuck = min(self._open[stage].values(), key=lambda work: work.since, default=nothing)
         return (
-            f"no progress for {now - self.progressed_at:.0f} s: stage {stage!r} is stuck in {doing} "
-            f"for {now - since:.0f} s; the run can be continued with --resume"
+            f"no progress for {now - self.progressed_at:.0f} s: stage {stage!r} is stuck in {stuck.doing} "
+            f"for {now - stuck.since:.0f} s; the run can be continued with --resume"
         )

@@ -282,8 +282,8 @@ class Session:
             samples=settings.samples,
             seed=config.seed,
             prefix=f"e{step:06d}",
+            on_progress=lambda: self.loop.watchdog.progress(self.loop.clock()),
         )
-        self.loop.watchdog.progress(self.loop.clock())
         line = evaluation_line(step, answers, pass_at=settings.pass_at)
         if step == 0:
             line["strategies"] = await self._strategies(settings)
