@@ -68,7 +68,7 @@ def test_only_what_the_candidate_caused_gets_the_declared_score(outcome: Outcome
         weight=2.0,
         channel="reward",
         on_candidate_fault=declared,  # pyright: ignore[reportArgumentType] # the literal 'mask' is a str here
-        lowest=0.25,
+        worst=0.25,
     )
     if outcome.scored:
         assert (made.value, made.declared) == (0.75, False)
@@ -82,7 +82,7 @@ def test_only_what_the_candidate_caused_gets_the_declared_score(outcome: Outcome
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "+".join(map(name, pair)))
 def test_a_sum_is_none_where_a_part_is_masked(pair: tuple[Outcome, Outcome]) -> None:
     parts = [
-        combine.part(o, source="s", weight=w, channel="reward", on_candidate_fault=None, lowest=-1.0)
+        combine.part(o, source="s", weight=w, channel="reward", on_candidate_fault=None, worst=-1.0)
         for o, w in zip(pair, (1.0, 0.5), strict=True)
     ]
     reward = combine.total("r", parts)
@@ -94,6 +94,21 @@ def test_a_sum_is_none_where_a_part_is_masked(pair: tuple[Outcome, Outcome]) -> 
         values = [0.75 if outcome.scored else -1.0 for outcome in pair]
         assert reward.value == values[0] + 0.5 * values[1]
         assert reward.reason is None
+
+
+@pytest.mark.parametrize(
+    ("weight", "channel", "expected"),
+    [
+        (1.0, "reward", -1.0),
+        (0.1, "metric", -1.0),
+        (-0.5, "reward", 3.0),
+        (1.0, "cost", 3.0),
+        (-1.0, "cost", -1.0),
+        (0.0, "reward", -1.0),
+    ],
+)
+def test_the_worst_score_is_the_highest_where_more_is_worse(weight: float, channel: str, expected: float) -> None:
+    assert combine.worst_of(Range(-1.0, 3.0), weight=weight, channel=channel) == expected
 
 
 def test_channels_are_summed_apart() -> None:
@@ -131,7 +146,7 @@ def test_steps_that_only_explain_a_value_are_not_paid_beside_it() -> None:
     for put_together in (combine.minimum, combine.product, combine.cascade):
         outcomes = [put_together([combine.of_verdict(verdict)]) for verdict in verdicts]
         parts = [
-            combine.part(outcome, source="prm", weight=1.0, channel="reward", on_candidate_fault=None, lowest=0.0)
+            combine.part(outcome, source="prm", weight=1.0, channel="reward", on_candidate_fault=None, worst=0.0)
             for outcome in outcomes
         ]
         assert [part.steps for part in parts] == [(step,), (step,)]

@@ -442,6 +442,15 @@ def test_a_policy_gains_nothing_by_answers_that_nobody_can_judge(module: str) ->
     assert values(honest) == values(towers) == [0.0, 1.0, 0.0, 1.0]
 
 
+def test_a_policy_escapes_no_penalty_by_answers_that_nobody_can_judge(module: str) -> None:
+    for entry, worst in (({"weight": -2.0}, -1.5), ({"channel": "cost"}, 0.75), ({"channel": "metric"}, 0.25)):
+        (escaped, judged) = judge(module, [{"use": "half", **entry}], ["", "x"])
+        channel = str(entry.get("channel", "reward"))
+        assert escaped.channels[channel] == worst
+        assert judged.channels[channel] == 0.5 * float(entry.get("weight", 1.0))
+        assert escaped.parts[0].declared
+
+
 def test_cancelling_frees_the_slot(module: str) -> None:
     async def run() -> float:
         judging = JudgingConfig(workers=1)

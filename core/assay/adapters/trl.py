@@ -6,7 +6,7 @@
 | a reward of assay | what TRL gets |
 |---|---|
 | a number | that number |
-| no answer, an unreadable one (candidate) | the declared score, default the lowest |
+| no answer, an unreadable one (candidate) | the declared score, default the worst |
 | bad gold, timeout, crash, judge down (ours) | `None`: TRL leaves the answer out of its group's baseline, advantage 0 |
 
 TRL adds up the functions of `reward_funcs` and skips a `None` among them, which makes another reward of that answer;

@@ -46,7 +46,8 @@ class _Entry(BaseModel):
     """Tasks that the entry applies to; without it all."""
     on_candidate_fault: OnCandidateFault = None
     """Value where the candidate's own doing leaves no score (no answer, an unreadable one), or `mask`; default the
-    entry's lowest score. What we caused is always masked."""
+    entry's lowest score, or its highest where more is worse: with a negative weight, or in the channel `cost`. What we
+    caused is always masked."""
     label: str | None = None
     """Name in tables and metrics; default made of the sources' names."""
 

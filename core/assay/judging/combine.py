@@ -23,6 +23,9 @@ from typing import Literal, NamedTuple
 
 from assay.contracts import Fault, Reward, RewardPart, Status, StepScore, Verdict
 
+COST = "cost"
+"""The channel whose sum is to stay low."""
+
 
 class Outcome(NamedTuple):
     """What an entry, or a part of one, came to."""
@@ -119,6 +122,15 @@ def product_range(members: Sequence[Range]) -> Range:
     return Range(low, high)
 
 
+def worst_of(values: Range, *, weight: float, channel: str) -> float:
+    """The value that is worst for a candidate: the lowest, or the highest where more of it is worse.
+
+    More is worse where the weight is negative, and in the channel `cost` (unless the weight turns it round again).
+    """
+    more_is_worse = (channel == COST) != (weight < 0)
+    return values.high if more_is_worse else values.low
+
+
 def part(
     outcome: Outcome,
     *,
@@ -126,12 +138,15 @@ def part(
     weight: float,
     channel: str,
     on_candidate_fault: float | Literal["mask"] | None,
-    lowest: float,
+    worst: float,
 ) -> RewardPart:
-    """What one entry of the list contributes: its score, the declared score, or nothing because it is masked."""
+    """What one entry of the list contributes: its score, the declared score, or nothing because it is masked.
+
+    `worst` is the declared score where `on_candidate_fault` is None.
+    """
     value, declared = outcome.value, False
     if value is None and outcome.fault == "candidate" and on_candidate_fault != "mask":
-        value = lowest if on_candidate_fault is None else on_candidate_fault
+        value = worst if on_candidate_fault is None else on_candidate_fault
         declared = True
     return RewardPart(
         source=source,

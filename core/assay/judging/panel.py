@@ -371,7 +371,7 @@ def _part(node: _Node, outcome: Outcome) -> RewardPart:
         weight=entry.weight,
         channel=entry.channel,
         on_candidate_fault=entry.on_candidate_fault,
-        lowest=node.range.low,
+        worst=combine.worst_of(node.range, weight=entry.weight, channel=entry.channel),
     )
 
 
