@@ -1,12 +1,9 @@
 """The engine `openai` with `tokens`: ids and log-probs from a service, and a sentence where it gives none."""
 
 import asyncio
-import json
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import pytest
 
@@ -15,18 +12,15 @@ from assay.errors import ConfigError, EngineError
 from assay_engines.openai import OpenAIEngine, OpenAIOptions
 
 Body = Mapping[str, Any]
+Drawn = Callable[..., list[Rollout]]
 
 
-class Letters:
-    """A tokenizer of single letters: id 0 is `a`."""
+class Service(Protocol):
+    """Serves for the time of a block; what is asked is kept in `asked`."""
 
-    chat_template = None
-
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - ord("a") for letter in text]}
-
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
-        return "".join(chr(ord("a") + one) for one in ids)
+    def __call__(
+        self, script: Callable[[Body], Body], asked: list[Body], *, first_logprob: float = 0.0
+    ) -> AbstractContextManager[str]: ...
 
 
 def choice(ids: Sequence[int] | None, logprobs: Sequence[float] | None, **more: Any) -> Body:
@@ -34,35 +28,23 @@ def choice(ids: Sequence[int] | None, logprobs: Sequence[float] | None, **more: 
     return {"choices": [{"text": "?", "token_ids": ids, "logprobs": told, "finish_reason": "length", **more}]}
 
 
-@contextmanager
-def service(script: Callable[[Body], Body], asked: list[Body], *, first_logprob: float = 0.0) -> Generator[str]:
+@pytest.fixture
+def service(scripted: Callable[..., AbstractContextManager[str]]) -> Service:
     """`/v1/completions` by a script; the greeting is answered with `first_logprob`."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            assert self.path == "/v1/completions"
-            hello = body.get("top_k") == 1
-            if not hello:
-                asked.append(body)
-            data = json.dumps(choice([3], [first_logprob]) if hello else script(body)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    @contextmanager
+    def serve(script: Callable[[Body], Body], asked: list[Body], *, first_logprob: float = 0.0) -> Generator[str]:
+        def answer(route: str, body: Body) -> Body:
+            assert route == "/v1/completions"
+            if body.get("top_k") == 1:
+                return choice([3], [first_logprob])
+            asked.append(body)
+            return script(body)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+        with scripted(answer) as url:
+            yield f"{url}/v1"
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return serve
 
 
 def request(name: str, text: str = "bc", **sampling: Any) -> RolloutRequest:
@@ -70,10 +52,13 @@ def request(name: str, text: str = "bc", **sampling: Any) -> RolloutRequest:
     return RolloutRequest(id=name, task=task, group_id="g", sampling=Sampling(**sampling))
 
 
-def drawn(base_url: str, *asked: RolloutRequest) -> list[Rollout]:
-    async def run() -> list[Rollout]:
+@pytest.fixture
+def drawn(letters: Any) -> Drawn:
+    """What an engine at a url answers to requests."""
+
+    async def draw(base_url: str, asked: Sequence[RolloutRequest]) -> list[Rollout]:
         options = OpenAIOptions(base_url=base_url, model="m", tokens=True, first_pause_s=0.001)
-        engine = OpenAIEngine(options, tokenizer=Letters())
+        engine = OpenAIEngine(options, tokenizer=letters)
         try:
             await engine.push_weights(WeightsRef(version=1))
             assert (engine.policy_version, engine.replays) == (0, True)
@@ -81,10 +66,13 @@ def drawn(base_url: str, *asked: RolloutRequest) -> list[Rollout]:
         finally:
             await engine.aclose()
 
-    return asyncio.run(run())
+    def run(base_url: str, *asked: RolloutRequest) -> list[Rollout]:
+        return asyncio.run(draw(base_url, asked))
+
+    return run
 
 
-def test_ids_go_in_and_come_out_with_their_log_probs() -> None:
+def test_ids_go_in_and_come_out_with_their_log_probs(service: Service, drawn: Drawn) -> None:
     asked: list[Body] = []
     with service(lambda _: choice([4, 5, 6], [-0.5, -1.0, -1.5], prompt_token_ids=[1, 2]), asked) as url:
         (rollout,) = drawn(url, request("r", max_new_tokens=3, seed=7, temperature=0.5))
@@ -97,14 +85,14 @@ def test_ids_go_in_and_come_out_with_their_log_probs() -> None:
     assert (body["max_tokens"], body["seed"], body["temperature"]) == (3, 7, 0.5)
 
 
-def test_an_answer_goes_on_from_the_ids_that_a_request_brings() -> None:
+def test_an_answer_goes_on_from_the_ids_that_a_request_brings(service: Service, drawn: Drawn) -> None:
     asked: list[Body] = []
     with service(lambda _: choice([4], [-0.5], prompt_token_ids=[1, 2, 9]), asked) as url:
         (rollout,) = drawn(url, request("r", max_new_tokens=1).model_copy(update={"prompt_ids": (1, 2, 9)}))
     assert (asked[0]["prompt"], rollout.prompt_ids, rollout.text) == ([1, 2, 9], (1, 2, 9), "e")
 
 
-def test_the_text_ends_before_a_stop_text_that_the_tokens_go_beyond() -> None:
+def test_the_text_ends_before_a_stop_text_that_the_tokens_go_beyond(service: Service, drawn: Drawn) -> None:
     with service(lambda _: choice([4, 5, 6, 7], [-1.0] * 4, finish_reason="stop"), []) as url:
         (rollout,) = drawn(url, request("r", stop=("gh",)))
     assert (rollout.text, rollout.finish, rollout.turns[-1].token_ids) == ("ef", "stop", (4, 5, 6, 7))
@@ -120,12 +108,14 @@ def test_the_text_ends_before_a_stop_text_that_the_tokens_go_beyond() -> None:
         ({"choices": []}, "the reply is no completion"),
     ],
 )
-def test_a_service_without_ids_or_log_probs_stops_the_run_and_says_what_it_is_for(reply: Body, words: str) -> None:
+def test_a_service_without_ids_or_log_probs_stops_the_run_and_says_what_it_is_for(
+    reply: Body, words: str, service: Service, drawn: Drawn
+) -> None:
     with service(lambda _: reply, []) as url, pytest.raises(EngineError, match=words):
         drawn(url, request("r"))
 
 
-def test_log_probs_from_before_the_temperature_are_refused_where_that_matters() -> None:
+def test_log_probs_from_before_the_temperature_are_refused_where_that_matters(service: Service, drawn: Drawn) -> None:
     with service(lambda _: choice([4], [-1.0]), [], first_logprob=-2.0) as url:
         (rollout,) = drawn(url, request("r", temperature=1.0))
         assert rollout.turns[-1].logprobs == (-1.0,)

@@ -6,7 +6,7 @@ import logging
 import os
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.server import new_log
 from assay_engines.vllm.transfer import FileTransfer
 
+EngineThatDies = Callable[[Mapping[str, int], int], VLLMEngine]
 SERVER = """
 import json, os, pathlib, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,18 +75,6 @@ ThreadingHTTPServer(("127.0.0.1", int(told["--port"])), Handler).serve_forever()
 """
 
 
-class Letters:
-    """A tokenizer of single letters."""
-
-    chat_template = None
-
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - ord("a") for letter in text]}
-
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
-        return "".join(chr(ord("a") + one) for one in ids)
-
-
 def weights(folder: Path) -> Path:
     folder.mkdir(parents=True)
     header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
@@ -93,23 +82,30 @@ def weights(folder: Path) -> Path:
     return folder
 
 
-def engine_that_dies(tmp_path: Path, deaths: dict[str, int], restarts: int) -> VLLMEngine:
-    """Its server ends itself at these routes, so often."""
-    (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
-    (tmp_path / "deaths.json").write_text(json.dumps(deaths), encoding="utf-8")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/server.py "$@"\n', encoding="utf-8")
-    python.chmod(0o755)
-    host = OwnHost(python, VLLMOptions(start_s=60), dtype="float32", on_cpu=True, open_log=lambda: new_log(tmp_path))
-    return VLLMEngine(
-        host,
-        Speaker(Letters(), frozenset({25}), "plain"),
-        model=weights(tmp_path / "model"),
-        weights_folder=tmp_path / "weights",
-        transfer=FileTransfer(),
-        dtype="float32",
-        restarts=restarts,
-    )
+@pytest.fixture
+def engine_that_dies(letters: Any, tmp_path: Path) -> EngineThatDies:
+    """An engine whose server ends itself at these routes, so often, and is started again so often."""
+
+    def make(deaths: Mapping[str, int], restarts: int) -> VLLMEngine:
+        (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
+        (tmp_path / "deaths.json").write_text(json.dumps(deaths), encoding="utf-8")
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/server.py "$@"\n', encoding="utf-8")
+        python.chmod(0o755)
+        host = OwnHost(
+            python, VLLMOptions(start_s=300), dtype="float32", on_cpu=True, open_log=lambda: new_log(tmp_path)
+        )
+        return VLLMEngine(
+            host,
+            Speaker(letters, frozenset({25}), "plain"),
+            model=weights(tmp_path / "model"),
+            weights_folder=tmp_path / "weights",
+            transfer=FileTransfer(),
+            dtype="float32",
+            restarts=restarts,
+        )
+
+    return make
 
 
 def request(name: str) -> RolloutRequest:
@@ -135,9 +131,13 @@ async def steps(engine: VLLMEngine, tmp_path: Path, count: int) -> list[Rollout]
 
 @pytest.mark.parametrize("route", ["/pause?mode=keep", "/start_weight_update", "/update_weights", "/resume"])
 def test_a_server_that_dies_while_it_takes_weights_is_started_on_them(
-    route: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, processes_left: Callable[[], set[int]]
+    route: str,
+    engine_that_dies: EngineThatDies,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    processes_left: Callable[[], set[int]],
 ) -> None:
-    engine = engine_that_dies(tmp_path, {route: 1}, restarts=1)
+    engine = engine_that_dies({route: 1}, 1)
     with caplog.at_level(logging.WARNING, logger="assay.engines"):
         found = asyncio.run(steps(engine, tmp_path, 2))
     assert [[span.version for span in rollout.weight_versions] for rollout in found] == [[0], [1], [2]]
@@ -147,18 +147,18 @@ def test_a_server_that_dies_while_it_takes_weights_is_started_on_them(
 
 
 def test_a_server_that_survives_no_push_ends_the_run_with_what_it_said(
-    tmp_path: Path, processes_left: Callable[[], set[int]]
+    engine_that_dies: EngineThatDies, tmp_path: Path, processes_left: Callable[[], set[int]]
 ) -> None:
-    engine = engine_that_dies(tmp_path, {"/update_weights": 9}, restarts=1)
+    engine = engine_that_dies({"/update_weights": 9}, 1)
     with pytest.raises(EngineError, match=r"did not survive 2 pushes of weights in a row: .*out of luck at /update_w"):
         asyncio.run(steps(engine, tmp_path, 3))
     assert not processes_left()
 
 
 def test_a_server_that_dies_as_soon_as_it_answers_is_one_sentence(
-    tmp_path: Path, processes_left: Callable[[], set[int]]
+    engine_that_dies: EngineThatDies, tmp_path: Path, processes_left: Callable[[], set[int]]
 ) -> None:
-    engine = engine_that_dies(tmp_path, {"/inference/v1/generate": 1}, restarts=1)
+    engine = engine_that_dies({"/inference/v1/generate": 1}, 1)
     with pytest.raises(EngineError, match=r"ended as soon as it had started .*out of luck"):
         asyncio.run(steps(engine, tmp_path, 1))
     assert not processes_left()

@@ -3,13 +3,12 @@
 import asyncio
 import json
 import re
+import socket
 import struct
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import given
@@ -26,12 +25,26 @@ from assay_engines.vllm.host import GivenHost
 from assay_engines.vllm.options import VLLMOptions
 from assay_engines.vllm.partial import Partial, ServerSpan, attempt_seed
 from assay_engines.vllm.probing import Probe, compare
-from assay_engines.vllm.server import find_python, server_command
+from assay_engines.vllm.server import find_python, free_port, server_command
 from assay_engines.vllm.transfer import FileTransfer
 
 Body = Mapping[str, Any]
 Chunk = Mapping[str, Any] | None
 """What the scripted server streams; None cuts the connection."""
+EngineAt = Callable[[str], VLLMEngine]
+
+
+class ScriptedVLLM(Protocol):
+    """Serves for the time of a block."""
+
+    def __call__(
+        self,
+        script: Callable[[Body], Sequence[Chunk]],
+        asked: list[Body],
+        *,
+        greeting: Body = ...,
+        posted: list[str] | None = None,
+    ) -> AbstractContextManager[str]: ...
 
 
 def span(version: int, first: int, last: int) -> WeightSpan:
@@ -186,6 +199,17 @@ def test_the_server_listens_on_loopback_alone_and_gives_log_probs_after_temperat
     assert command[-4:] == ["--max-model-len", "64", "--tensor-parallel-size", "2"]
 
 
+def test_a_port_is_none_that_the_kernel_gives_to_connections_until_the_server_has_it() -> None:
+    found = [free_port() for _ in range(50)]
+    assert len(set(found)) > 40
+    assert max(found) < 32_768
+    taken = socket.create_server(("127.0.0.1", found[0]))
+    with taken, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("assay_engines.vllm.server.PORTS", [found[0]] * 100)
+        with pytest.raises(EngineError, match="none of 100 ports of loopback"):
+            free_port()
+
+
 # ---- The engine against a scripted server ----------------------------------------------------------------------------
 
 
@@ -200,88 +224,52 @@ GREETING: Body = json.loads(json.dumps(chunk([3], "length", [("0", 0, 1)])).repl
 """As of log-probs after top-k: the one token that is left has the log-prob 0."""
 
 
-@contextmanager
-def scripted_vllm(
-    script: Callable[[Body], Sequence[Chunk]],
-    asked: list[Body],
-    *,
-    greeting: Body = GREETING,
-    posted: list[str] | None = None,
-) -> Generator[str]:
+@pytest.fixture
+def scripted_vllm(scripted: Callable[..., AbstractContextManager[str]]) -> ScriptedVLLM:
     """A server with vLLM's routes whose token streams are a script's; every generate body is kept in `asked`.
 
     `posted` is filled with the routes of all other requests that change something.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._json({"data": [{"id": "scripted", "root": "/m", "max_model_len": 64}]})
-
-        def do_POST(self) -> None:
-            body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
-            if self.path != "/inference/v1/generate":
+    @contextmanager
+    def serve(
+        script: Callable[[Body], Sequence[Chunk]],
+        asked: list[Body],
+        *,
+        greeting: Body = GREETING,
+        posted: list[str] | None = None,
+    ) -> Generator[str]:
+        def answer(route: str, body: Body | None) -> Body | Sequence[Chunk]:
+            if body is None:
+                return {"data": [{"id": "scripted", "root": "/m", "max_model_len": 64}]}
+            if route != "/inference/v1/generate":
                 if posted is not None:
-                    posted.append(self.path)
-                self._json({})
-                return
-            hello = str(body["request_id"]).startswith("assay-greeting")
-            if not hello:
-                asked.append(body)
-            chunks = [greeting] if hello else script(body)
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for each in chunks:
-                if each is None:
-                    self.close_connection = True
-                    return
-                line = f"data: {json.dumps(each)}\n\n".encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-            self.wfile.write(b"0\r\n\r\n")
+                    posted.append(route)
+                return {}
+            if str(body["request_id"]).startswith("assay-greeting"):
+                return [greeting]
+            asked.append(body)
+            return script(body)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+        with scripted(answer) as url:
+            yield url
 
-        def _json(self, value: Any) -> None:
-            data = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return serve
 
 
-class Letters:
-    """A tokenizer of single letters: id 0 is `a`; 25 ends."""
+@pytest.fixture
+def engine_at(letters: Any, tmp_path: Path) -> EngineAt:
+    """An engine on the server at a url."""
 
-    chat_template = None
+    def make(url: str) -> VLLMEngine:
+        model = write_weights(tmp_path / "model", {"w": (2,)})
+        host = GivenHost(url, VLLMOptions(url=url, start_s=60), FileTransfer())
+        speaker = Speaker(letters, frozenset({25}), "plain")
+        return VLLMEngine(
+            host, speaker, model=model, weights_folder=tmp_path / "weights", transfer=FileTransfer(), dtype="float32"
+        )
 
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - ord("a") for letter in text]}
-
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
-        return "".join(chr(ord("a") + one) for one in ids if one != 25)
-
-
-def engine_at(url: str, tmp_path: Path) -> VLLMEngine:
-    model = write_weights(tmp_path / "model", {"w": (2,)})
-    host = GivenHost(url, VLLMOptions(url=url, start_s=5), FileTransfer())
-    speaker = Speaker(Letters(), frozenset({25}), "plain")
-    return VLLMEngine(
-        host, speaker, model=model, weights_folder=tmp_path / "weights", transfer=FileTransfer(), dtype="float32"
-    )
+    return make
 
 
 def request(name: str, text: str = "bc", **sampling: Any) -> RolloutRequest:
@@ -299,7 +287,9 @@ def drawn(engine: VLLMEngine, asked: Sequence[RolloutRequest]) -> list[Rollout]:
     return asyncio.run(run())
 
 
-def test_a_request_that_was_lost_goes_on_from_the_tokens_it_has(tmp_path: Path) -> None:
+def test_a_request_that_was_lost_goes_on_from_the_tokens_it_has(
+    scripted_vllm: ScriptedVLLM, engine_at: EngineAt
+) -> None:
     asked: list[Body] = []
 
     def script(body: Body) -> Sequence[Chunk]:
@@ -308,7 +298,7 @@ def test_a_request_that_was_lost_goes_on_from_the_tokens_it_has(tmp_path: Path) 
         return [chunk([6]), chunk([25], "stop", [("0", 0, 2)])]
 
     with scripted_vllm(script, asked) as url:
-        (rollout,) = drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=9, seed=5)])
+        (rollout,) = drawn(engine_at(url), [request("r", max_new_tokens=9, seed=5)])
     assert rollout.turns[-1].token_ids == (3, 4, 5, 6, 25)
     assert (rollout.text, rollout.finish, rollout.prompt_ids) == ("defg", "stop", (1, 2))
     assert rollout.weight_versions == (span(0, 0, 4),)
@@ -320,20 +310,22 @@ def test_a_request_that_was_lost_goes_on_from_the_tokens_it_has(tmp_path: Path) 
     assert first["request_id"] != second["request_id"]
 
 
-def test_a_stop_text_may_lie_across_two_attempts_so_the_response_begins_afresh(tmp_path: Path) -> None:
+def test_a_stop_text_may_lie_across_two_attempts_so_the_response_begins_afresh(
+    scripted_vllm: ScriptedVLLM, engine_at: EngineAt
+) -> None:
     asked: list[Body] = []
 
     def script(body: Body) -> Sequence[Chunk]:
         return [chunk([3]), None] if len(asked) == 1 else [chunk([3, 4, 5], "stop", [("0", 0, 3)])]
 
     with scripted_vllm(script, asked) as url:
-        (rollout,) = drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=9, seed=5, stop=("ef",))])
+        (rollout,) = drawn(engine_at(url), [request("r", max_new_tokens=9, seed=5, stop=("ef",))])
     assert (rollout.text, rollout.turns[-1].token_ids) == ("d", (3, 4, 5))
     assert asked[0]["token_ids"] == asked[1]["token_ids"] == [1, 2]
     assert asked[0]["sampling_params"] == asked[1]["sampling_params"]
 
 
-def test_an_abort_that_nobody_here_asked_for_is_gone_on_with(tmp_path: Path) -> None:
+def test_an_abort_that_nobody_here_asked_for_is_gone_on_with(scripted_vllm: ScriptedVLLM, engine_at: EngineAt) -> None:
     asked: list[Body] = []
 
     def script(body: Body) -> Sequence[Chunk]:
@@ -342,11 +334,13 @@ def test_an_abort_that_nobody_here_asked_for_is_gone_on_with(tmp_path: Path) -> 
         return [chunk([5], "length", [("0", 0, 1)])]
 
     with scripted_vllm(script, asked) as url:
-        (rollout,) = drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=3)])
+        (rollout,) = drawn(engine_at(url), [request("r", max_new_tokens=3)])
     assert (rollout.turns[-1].token_ids, rollout.finish) == ((3, 4, 5), "length")
 
 
-def test_a_stop_text_may_lie_across_an_abort_that_nobody_here_asked_for(tmp_path: Path) -> None:
+def test_a_stop_text_may_lie_across_an_abort_that_nobody_here_asked_for(
+    scripted_vllm: ScriptedVLLM, engine_at: EngineAt
+) -> None:
     asked: list[Body] = []
 
     def script(body: Body) -> Sequence[Chunk]:
@@ -355,7 +349,7 @@ def test_a_stop_text_may_lie_across_an_abort_that_nobody_here_asked_for(tmp_path
         return [chunk([3, 4, 5], "stop", [("0", 0, 3)])]
 
     with scripted_vllm(script, asked) as url:
-        (rollout,) = drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=9, stop=("ef",))])
+        (rollout,) = drawn(engine_at(url), [request("r", max_new_tokens=9, stop=("ef",))])
     assert (rollout.text, rollout.turns[-1].token_ids, rollout.finish) == ("d", (3, 4, 5), "stop")
     assert rollout.weight_versions == (span(0, 0, 2),)
     assert asked[0]["token_ids"] == asked[1]["token_ids"] == [1, 2]
@@ -367,7 +361,7 @@ PUSH = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights
 
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_server_that_somebody_else_runs_is_given_the_weights_of_a_run_that_begins_or_goes_on(
-    version: int, tmp_path: Path
+    scripted_vllm: ScriptedVLLM, engine_at: EngineAt, version: int, tmp_path: Path
 ) -> None:
     asked: list[Body] = []
     posted: list[str] = []
@@ -375,7 +369,7 @@ def test_a_server_that_somebody_else_runs_is_given_the_weights_of_a_run_that_beg
     (folder / "probe.json").write_text(json.dumps(ANSWER), encoding="utf-8")
 
     async def run() -> list[Rollout]:
-        engine = engine_at(url, tmp_path)
+        engine = engine_at(url)
         try:
             await engine.push_weights(WeightsRef(version=version, path=str(folder)))
             return [rollout async for rollout in engine.generate([request("r", max_new_tokens=1)])]
@@ -389,25 +383,25 @@ def test_a_server_that_somebody_else_runs_is_given_the_weights_of_a_run_that_beg
     assert rollout.weight_versions == (span(version, 0, 0),)
 
 
-def test_a_server_that_an_ended_run_left_paused_goes_on(tmp_path: Path) -> None:
+def test_a_server_that_an_ended_run_left_paused_goes_on(scripted_vllm: ScriptedVLLM, engine_at: EngineAt) -> None:
     posted: list[str] = []
     with scripted_vllm(lambda _: [chunk([3], "length", [("0", 0, 1)])], [], posted=posted) as url:
-        drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=1)])
+        drawn(engine_at(url), [request("r", max_new_tokens=1)])
     assert posted == ["/resume", "/update_weight_version"]
 
 
 def test_a_request_that_is_lost_again_and_again_stops_with_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scripted_vllm: ScriptedVLLM, engine_at: EngineAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assay_engines.vllm.host._ALIVE_S", 0.0)
     with (
         scripted_vllm(lambda _: [None], []) as url,
         pytest.raises(EngineError, match="request 'r' was lost 6 times"),
     ):
-        drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=3)])
+        drawn(engine_at(url), [request("r", max_new_tokens=3)])
 
 
-def test_replies_that_cannot_be_trusted_stop_the_run(tmp_path: Path) -> None:
+def test_replies_that_cannot_be_trusted_stop_the_run(scripted_vllm: ScriptedVLLM, engine_at: EngineAt) -> None:
     broken = chunk([3], "length", [("0", 0, 1)])
     nan = json.loads(json.dumps(broken).replace("-0.25", "-9999.0"))
     other = json.loads(json.dumps(broken).replace('"token_id": 3', '"token_id": 4'))
@@ -423,26 +417,26 @@ def test_replies_that_cannot_be_trusted_stop_the_run(tmp_path: Path) -> None:
     }
     for words, reply in cases.items():
         with scripted_vllm(lambda _, reply=reply: [reply], []) as url, pytest.raises(EngineError, match=words):
-            drawn(engine_at(url, tmp_path), [request("r", max_new_tokens=3)])
+            drawn(engine_at(url), [request("r", max_new_tokens=3)])
     with (
         scripted_vllm(lambda _: [], [], greeting=chunk([3], "length", [("0", 0, 1)])) as url,
         pytest.raises(EngineError, match="--logprobs-mode processed_logprobs"),
     ):
-        drawn(engine_at(url, tmp_path), [request("r")])
+        drawn(engine_at(url), [request("r")])
 
 
-def test_what_does_not_fit_is_refused_before_the_first_token(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_before_the_first_token(scripted_vllm: ScriptedVLLM, engine_at: EngineAt) -> None:
     asked: list[Body] = []
     with scripted_vllm(lambda _: [], asked) as url:
         with pytest.raises(EngineError, match=r"2 prompt tokens \+ max_new_tokens 63 > 64 positions"):
-            drawn(engine_at(url, tmp_path), [request("a", max_new_tokens=9), request("r", max_new_tokens=63)])
+            drawn(engine_at(url), [request("a", max_new_tokens=9), request("r", max_new_tokens=63)])
         with pytest.raises(EngineError, match="'a': asked for twice"):
-            drawn(engine_at(url, tmp_path), [request("a", max_new_tokens=9), request("a", max_new_tokens=9)])
+            drawn(engine_at(url), [request("a", max_new_tokens=9), request("a", max_new_tokens=9)])
     assert not asked
 
 
-def test_pushes_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    engine = engine_at("http://127.0.0.1:9", tmp_path)
+def test_pushes_that_cannot_be_are_refused(engine_at: EngineAt, tmp_path: Path) -> None:
+    engine = engine_at("http://127.0.0.1:9")
     with pytest.raises(EngineError, match="reads weights from a folder"):
         asyncio.run(engine.push_weights(WeightsRef(version=1)))
     write_weights(tmp_path / "other", {"w": (3,)})

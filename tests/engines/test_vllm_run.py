@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import os
-import signal
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,11 +42,27 @@ def even(task: Task, rollout: Rollout) -> Verdict:
 
 def kill_server() -> None:
     """End every process of the server without a word."""
-    roots = [each for each in psutil.Process().children(recursive=True) if MODULE in " ".join(each.cmdline())]
+    roots = [each for each in psutil.Process().children(recursive=True) if MODULE in command(each)]
     assert roots
-    for process in {child for root in roots for child in [root, *root.children(recursive=True)]}:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+    for process in {child for root in roots for child in [root, *below(root)]}:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def command(process: psutil.Process) -> str:
+    """Its command line; empty where it has ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def below(process: psutil.Process) -> list[psutil.Process]:
+    """Every process below one; none where it has ended meanwhile."""
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def test_a_server_killed_in_the_middle_of_a_step_costs_time_and_nothing_else(

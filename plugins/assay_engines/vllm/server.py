@@ -5,8 +5,10 @@ The process tree is that of `assay.process`: it dies with this process, however 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ MODULE = "vllm.entrypoints.launchers.api_server.entry"
 SERVED_NAME = "policy"
 BACKENDS = {"file": "assay_file", "nccl": "nccl"}
 """What vLLM calls the ways of the option `transfer`."""
+PORTS = range(20_000, 32_000)
+"""Below those that Linux gives to connections (32768 and up): a server binds its own seconds after it was chosen."""
 _TAIL_BYTES = 1 << 14
 _TELLING = ("Error", "error:", "Exception", "Killed", "No space")
 
@@ -97,11 +101,12 @@ class Server:
 
 
 def free_port() -> int:
-    """A port on loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port on loopback that is free now, and that no connection of another process is given meanwhile."""
+    for port in secrets.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise EngineError(f"engine 'vllm': none of 100 ports of loopback between {PORTS[0]} and {PORTS[-1]} is free")
 
 
 def new_log(folder: Path) -> Path:
