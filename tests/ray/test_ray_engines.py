@@ -118,7 +118,7 @@ def test_a_pause_does_not_overtake_the_requests_before_it(cluster: str, policy: 
             drawing = asyncio.create_task(drawn(engine, requests(4, tokens=12)))
             await asyncio.sleep(0)  # the actors are being started
             await engine.pause("wait")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 return await drawing
         finally:
             await engine.aclose()

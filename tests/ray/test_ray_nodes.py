@@ -5,9 +5,7 @@
 import asyncio
 import contextlib
 import logging
-import os
 import re
-import signal
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -26,7 +24,7 @@ from assay.remote.placing import cluster_workers
 from assay.remote.ray.cluster import connect
 from assay.remote.ray.pool import RayPool
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 SOURCE = """
 import os, pathlib, time
 from assay import Verdict
@@ -60,12 +58,20 @@ class Nodes:
         (raylet,) = above & set(self.raylets)
         return self.raylets.index(raylet)
 
+    def living(self, actors: list[int]) -> set[int]:
+        """The nodes of those actors whose processes run."""
+        found: set[int] = set()
+        for actor in actors:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.add(self.of(actor))
+        return found
+
     def kill(self, node: int) -> None:
         """End a node's raylet and every process below it, as when its machine is switched off."""
         raylet = psutil.Process(self.raylets[node])
         for process in [raylet, *raylet.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                os.kill(process.pid, signal.SIGKILL)
+                process.kill()
 
 
 @pytest.fixture
@@ -112,7 +118,7 @@ def actors(panel: Panel) -> list[int]:
     return [int(each.group(1)) for each in found if each]
 
 
-async def until(holds: Callable[[], bool], *, within_s: float = 90.0) -> None:
+async def until(holds: Callable[[], bool], *, within_s: float = 240.0) -> None:
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - what other processes do is no event here
             await asyncio.sleep(0.02)
@@ -150,12 +156,13 @@ def test_a_pool_on_two_nodes_loses_one_of_them_and_no_verdict(
         nodes.kill(1)
         rewards = await judging
         after = await judged(panel, TEXTS, prefix="n")
+        # A replacement may be placed on the dead node as well, until the head knows; it may be lost at this moment.
+        await until(lambda: panel.metrics()["workers/lost_actors"] == caplog.text.count("was lost ("))
         metrics = panel.metrics()
-        # A replacement may be placed on the dead node as well, until the head knows.
-        assert metrics["workers/lost_actors"] == caplog.text.count("was lost (") >= 2
+        assert metrics["workers/lost_actors"] >= 2
         assert 2 <= metrics["workers/repeated"] <= 4  # each held one, and at most one ahead
         assert not set(lost) & set(actors(panel))
-        assert {nodes.of(actor) for actor in actors(panel) if psutil.pid_exists(actor)} == {0}
+        assert nodes.living(actors(panel)) == {0}
         return same, rewards, after
 
     plain = asyncio.run(run(here, workers=2))
@@ -182,4 +189,4 @@ def test_an_address_without_a_cluster_is_refused_at_once() -> None:
             connect(address, where="judging.ray")
     with pytest.raises(ConfigError, match="no Ray cluster"):
         connect("127.0.0.1:99999", where="judging.ray")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60, "Ray itself tries for minutes"

@@ -22,7 +22,7 @@ from assay.registry import Registry
 from assay.remote.placing import cluster_workers
 from assay.remote.ray.pool import RayPool
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 SOURCE = """
 import os, pathlib, time
 from assay import Verdict
@@ -80,7 +80,7 @@ def on_ray(**settings: Any) -> RayConfig:
     return RayConfig.model_validate({"address": "local", "cpus_per_worker": 0, "workers_per_actor": 1} | settings)
 
 
-async def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
+async def until(holds: Callable[[], bool], *, within_s: float = 240.0) -> None:
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - what other processes do is no event here
             await asyncio.sleep(0.02)
@@ -124,7 +124,7 @@ def test_verdicts_are_those_of_the_pool_of_one_machine(cluster: str, place: Path
     )
 
     async def run(ray: RayConfig | None) -> list[Reward]:
-        async with opened(place, *entries, ray=ray, timeout_s=2.0) as panel:
+        async with opened(place, *entries, ray=ray, timeout_s=5.0) as panel:
             return await judged(panel, [*TEXTS, r"\boxed{2}", r"$\int_0^2 x\,dx$ is \boxed{\sqrt{4}}"])
 
     here, there = asyncio.run(run(None)), asyncio.run(run(on_ray()))
@@ -151,14 +151,14 @@ def test_a_killed_actor_is_replaced_and_what_it_held_is_judged_once_more(
         async with opened(place, ray=on_ray(), workers=2, cache=False) as panel:
             await judged(panel, ["a", "bb"], prefix="w")
             first = actors(panel)
-            judging = asyncio.create_task(judged(panel, ["sleep 1.0"] * 6))
+            judging = asyncio.create_task(judged(panel, ["sleep 2.0"] * 6))
             await until(lambda: len(begun(place)) >= 3)
             os.kill(first[0], signal.SIGKILL)
             rewards = await judging
             metrics = panel.metrics()
             assert metrics["workers/lost_actors"] == 1
             assert 1 <= metrics["workers/repeated"] <= 2
-            assert len(set(actors(panel)) - set(first)) == 1
+            await until(lambda: len(set(actors(panel)) - set(first)) == 1)
             return rewards
 
     with caplog.at_level(logging.WARNING, logger="assay.judging"):
@@ -172,8 +172,8 @@ def test_a_killed_actor_is_replaced_and_what_it_held_is_judged_once_more(
 
 def test_a_candidate_whose_actor_is_lost_twice_fails_with_the_cause(cluster: str, place: Path) -> None:
     async def run() -> Reward:
-        async with opened(place, ray=on_ray(), workers=1, timeout_s=60.0) as panel:
-            judging = asyncio.create_task(judged(panel, ["sleep 30"]))
+        async with opened(place, ray=on_ray(), workers=1, timeout_s=600.0) as panel:
+            judging = asyncio.create_task(judged(panel, ["sleep 600"]))
             for attempt in (1, 2):
                 await until(lambda attempt=attempt: len(begun(place)) >= attempt)
                 os.kill(actors(panel)[0], signal.SIGKILL)
@@ -190,7 +190,7 @@ def test_a_candidate_whose_actor_is_lost_twice_fails_with_the_cause(cluster: str
 
 def test_an_actor_that_hangs_is_ended_and_replaced(cluster: str, place: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> list[Reward]:
-        async with opened(place, ray=on_ray(lost_after_s=2.0), workers=2) as panel:
+        async with opened(place, ray=on_ray(lost_after_s=5.0), workers=2) as panel:
             await judged(panel, ["a", "bb"], prefix="w")
             hung = actors(panel)[0]
             os.kill(hung, signal.SIGSTOP)
@@ -201,18 +201,18 @@ def test_an_actor_that_hangs_is_ended_and_replaced(cluster: str, place: Path, ca
     with caplog.at_level(logging.WARNING, logger="assay.judging"):
         rewards = asyncio.run(run())
     assert [reward.value for reward in rewards] == [1.0, 0.0, 1.0, 0.0]
-    assert "no sign of life for 2 s" in caplog.text
+    assert "no sign of life for 5 s" in caplog.text
 
 
 def test_a_cancelled_candidate_frees_its_worker(cluster: str, place: Path) -> None:
     async def run() -> None:
-        async with opened(place, ray=on_ray(), workers=1, timeout_s=60.0) as panel:
+        async with opened(place, ray=on_ray(), workers=1, timeout_s=600.0) as panel:
             hanging = asyncio.create_task(judged(panel, ["hang"]))
             await until(lambda: bool(begun(place)))
             hanging.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await hanging
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(240):
                 (reward,) = await judged(panel, ["bb"], prefix="n")
             assert reward.value == 0.0
 
@@ -249,7 +249,7 @@ def test_no_actor_and_no_worker_is_left_behind(
 
     pids = asyncio.run(run())
     alive, forks = pids, pids
-    for _ in range(100):
+    for _ in range(600):
         alive = [pid for pid in pids if _command(pid)]
         forks = [pid for pid in processes_left(wait_s=0.0) if "forkserver" in _command(pid)]
         if not alive and not forks:
