@@ -94,9 +94,9 @@ def read_answers(data: ScoreData) -> Answers:
 def _columns(data: ScoreData, row: Row) -> dict[str, str]:
     columns: dict[str, str] = {}
     for name, given, known in (
-        ("prompt", data.prompt, PROMPTS),
-        ("response", data.response, RESPONSES),
-        ("reference", data.reference, REFERENCES),
+        ("prompt", data.column("prompt"), PROMPTS),
+        ("response", data.column("response"), RESPONSES),
+        ("reference", data.column("reference"), REFERENCES),
     ):
         chosen = given or first_known(row.data, known)
         if chosen is not None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from assay.config.load import dump_config, load_config, override, parse_config
-from assay.config.run import RlvrConfig
+from assay.config.run import RlvrConfig, ScoreConfig
 from assay.errors import ConfigError
+from assay.scoring import read_answers
 
 RLVR = """
 kind = "rlvr"
@@ -113,3 +114,19 @@ def test_a_config_can_be_made_of_tables():
         {"kind": "score", "data": {"path": "a.jsonl"}, "rewards": [{"use": "math"}]}, where="here", name="mine"
     )
     assert config.name == "mine"
+
+
+def test_the_columns_of_a_file_to_judge_may_be_a_table_as_in_tasks(tmp_path: Path):
+    def columns_read(data: dict[str, Any]) -> dict[str, str]:
+        tree = {"kind": "score", "data": {"path": str(file), **data}, "rewards": [{"use": "math"}]}
+        config = parse_config(tree, where="here", name="mine")
+        assert isinstance(config, ScoreConfig)
+        return read_answers(config.data).columns
+
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"q": "1 + 1", "a": "2", "gold": "2", "answer": "3"}\n', "utf-8")
+    named = {"prompt": "q", "response": "a", "reference": "gold"}
+    assert columns_read({"columns": named}) == columns_read(named) == named
+    assert columns_read({"columns": {"response": "a"}, "prompt": "q"}) == {**named, "reference": "answer"}
+    with pytest.raises(ConfigError, match=r"here: data: the column of the prompt is named by 'prompt' and in 'columns'"):
+        columns_read({"columns": {"prompt": "q"}, "prompt": "q"})

@@ -295,8 +295,21 @@ class ScoreData(Table):
     """Column of the response; default the first of response, completion, output."""
     reference: str | None = None
     """Column of the reference; default the first of reference, answer, gold, solution, if there is one."""
+    columns: dict[Literal["prompt", "response", "reference"], str] = Field(default_factory=dict)
+    """The same three as one table, as `tasks` has them: `{ prompt = "problem", response = "completion" }`."""
     on_bad_row: Literal["stop", "skip"] = "stop"
     """Whether a row that cannot be read ends everything before work, or is left out and counted."""
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        for name in self.columns:
+            if getattr(self, name) is not None:
+                raise ValueError(f"the column of the {name} is named by {name!r} and in 'columns'; name it once")
+        return self
+
+    def column(self, name: Literal["prompt", "response", "reference"]) -> str | None:
+        """The column that was named for the prompt, the response or the reference, or None."""
+        return self.columns.get(name, getattr(self, name))
 
 
 class ScoreOutput(Table):
