@@ -128,5 +128,5 @@ def test_the_columns_of_a_file_to_judge_may_be_a_table_as_in_tasks(tmp_path: Pat
     named = {"prompt": "q", "response": "a", "reference": "gold"}
     assert columns_read({"columns": named}) == columns_read(named) == named
     assert columns_read({"columns": {"response": "a"}, "prompt": "q"}) == {**named, "reference": "answer"}
-    with pytest.raises(ConfigError, match=r"here: data: the column of the prompt is named by 'prompt' and in 'columns'"):
+    with pytest.raises(ConfigError, match="the prompt is named by 'prompt' and in 'columns'; name it once"):
         columns_read({"columns": {"prompt": "q"}, "prompt": "q"})
