@@ -114,6 +114,15 @@ def test_two_processes_make_the_run_of_one_and_one_goes_on_with_it(model: Path, 
     assert series(shared, "prime/version") == [1.0, 2.0, 3.0]
 
 
+def test_a_dry_run_of_two_processes_says_once_that_all_is_in_order(model: Path, tmp_path: Path):
+    folder = prepare(tmp_path / "run", model)
+    process = start(TORCHRUN, folder, "--dry-run")
+    told, _ = process.communicate()
+    assert process.returncode == 0, told
+    assert told.count("is in order") == 1, told
+    assert not (folder / "runs").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_peer_that_is_killed_ends_the_run_with_its_cause_and_nothing_is_lost(rank: str, model: Path, tmp_path: Path):

@@ -12,6 +12,7 @@ from assay.config.load import config_schema, load_config
 from assay.config.rewards import RayConfig
 from assay.config.run import AnyConfig, RlvrConfig, ScoreConfig
 from assay.errors import ConfigError
+from assay.training.meeting import speaks
 
 
 def train(
@@ -67,7 +68,7 @@ def train(
         with FitProgress() as progress:
             told = emit if json_ else progress.handle
             finished = fit(config, base_dir=file.parent, resume=folder, dry_run=dry_run, emit=told)
-    if finished is None and dry_run and not json_:
+    if finished is None and dry_run and not json_ and speaks():
         say(f"{file}: everything that can be checked before work is in order")
     return 0
 

@@ -25,6 +25,11 @@ def meet(device: str) -> "ShardedRanks | None":
     return ShardedRanks(device)
 
 
+def speaks() -> bool:
+    """Whether this process speaks for all: the first of those that torchrun started, or one alone."""
+    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0"
+
+
 def dismiss(ranks: "ShardedRanks") -> None:
     """On rank 0: the run is over; a peer that is gone needs no telling."""
     with suppress(TrainingError), ranks.leading({"do": "end"}):
