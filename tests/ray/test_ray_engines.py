@@ -8,17 +8,18 @@ import signal
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from assay.component import BuildContext
 from assay.config.run import RayEngineConfig
-from assay.contracts import Message, Rollout, RolloutRequest, Sampling, Task
+from assay.contracts import Message, Rollout, RolloutRequest, Sampling, Task, Turn
 from assay.errors import EngineError
 from assay.protocols import ReadsWeights, RolloutEngine
 from assay.registry import component_from
-from assay.remote.ray.engine_actor import EngineOrder
+from assay.remote.ray.engine_actor import REQUESTS, EngineOrder, News
 from assay.remote.ray.engines import RayEngine
 from assay.testing.engine_suite import run_engine_suite
 from assay.training.model import PolicyModel, load_policy
@@ -148,6 +149,75 @@ def test_an_actor_that_cannot_be_placed_is_one_sentence(cluster: str, policy: Po
             await engine.aclose()
 
     asyncio.run(run())
+
+
+class Ask:
+    """A method of an actor."""
+
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self._act = act
+
+    async def remote(self, *given: Any) -> Any:
+        return await self._act(*given)
+
+
+class FrailCluster:
+    """Of its actors the first is lost when it is given requests, and the next two while they start."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def actor(self, *_: Any, **__: Any) -> Any:
+        self.asked += 1
+        number = self.asked
+        given: asyncio.Queue[list[RolloutRequest]] = asyncio.Queue()
+
+        async def start() -> str:
+            if number in (2, 3):
+                raise OSError("the node is gone")
+            return f"host, process {number}"
+
+        async def put(told: str) -> None:
+            given.put_nowait(REQUESTS.validate_json(told))
+
+        async def take(_: float) -> list[News]:
+            asked = await given.get()
+            if number == 1:
+                raise OSError("the node is gone")
+            turns = (Turn(text="a", token_ids=(1,), logprobs=(-0.5,)),)
+            found = [Rollout(id=one.id, task_id=one.task.id, group_id=one.group_id, turns=turns) for one in asked]
+            return [News("rollout", rollout.model_dump_json()) for rollout in found]
+
+        async def close() -> None:
+            pass
+
+        return SimpleNamespace(start=Ask(start), put=Ask(put), take=Ask(take), close=Ask(close))
+
+    def kill(self, actor: Any) -> None:
+        pass
+
+
+def test_an_actor_that_is_lost_while_it_takes_a_place_is_replaced_too(
+    policy: PolicyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the package ray is not installed")
+    frail = FrailCluster()
+
+    def connected(address: str, *, where: str) -> FrailCluster:
+        return frail
+
+    monkeypatch.setattr("assay.remote.ray.engines.connect", connected)
+
+    async def run() -> list[Rollout]:
+        engine = on_ray(policy, tmp_path)
+        try:
+            async with asyncio.timeout(60):
+                return await drawn(engine, requests(2, tokens=1))
+        finally:
+            await engine.aclose()
+
+    assert sorted(rollout.id for rollout in asyncio.run(run())) == ["g0-0", "g0-1", "g1-0", "g1-1"]
+    assert frail.asked == 4
 
 
 @pytest.mark.slow

@@ -6,17 +6,21 @@ import logging
 import os
 import re
 import signal
+import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from assay.config.rewards import JudgingConfig, RayConfig, RewardEntry, SourceEntry
-from assay.contracts import Message, Reward, Rollout, Task, Turn
+from assay.contracts import Message, ResourceLimits, Reward, Rollout, Task, Turn
 from assay.errors import ConfigError
 from assay.judging import Panel, WorkerPool, open_panel
+from assay.judging.tracked import ProgramKey
 from assay.preflight import make_context
 from assay.registry import Registry
 from assay.remote.placing import cluster_workers
@@ -230,6 +234,62 @@ def test_what_cannot_be_placed_or_built_is_one_sentence(cluster: str, place: Pat
         asyncio.run(run({"use": "python", "path": "source.py:judge"}, cpus_per_worker=1000))
     with pytest.raises(ConfigError, match=r"rewards\[0\]: reward source 'python' cannot be built: .*absent"):
         asyncio.run(run({"use": "python", "path": "absent.py:judge"}))
+
+
+class Call:
+    """A call to an actor that is under way, as Ray's references are."""
+
+    def __init__(self) -> None:
+        self.answer: Future[Any] = Future()
+
+    def remote(self, *_: Any) -> "Call":
+        return self
+
+    def future(self) -> Future[Any]:
+        return self.answer
+
+
+class SmallCluster:
+    """Starts one actor, and has no room for another."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.calls = Call()
+        """Everything that its one actor is asked."""
+
+    def actor(self, *_: Any, **__: Any) -> Any:
+        self.asked += 1
+        where = Call()
+        if self.asked == 1:
+            where.answer.set_result("the only node")
+        return SimpleNamespace(where=where, put=self.calls, take=self.calls)
+
+    def kill(self, actor: Any) -> None:
+        pass
+
+    def room(self) -> str:
+        return "0 CPUs on 1 nodes, 0 of them free"
+
+
+def test_a_cluster_that_has_no_room_for_another_actor_ends_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="the package ray is not installed")
+    cluster = SmallCluster()
+
+    def connected(address: str, *, where: str) -> SmallCluster:
+        return cluster
+
+    monkeypatch.setattr("assay.remote.ray.pool.connect", connected)
+    pool = RayPool(2, on_ray(workers_per_actor=2), start_timeout_s=0.5)
+    try:
+        answers = [pool.submit(ProgramKey("t", "{}"), b"", ResourceLimits()) for _ in range(2)]
+        time.sleep(3.0)  # the start is long over
+        cluster.calls.answer.set_exception(OSError("the node is gone"))
+        found = [answer.result(timeout=60) for answer in answers]
+    finally:
+        pool.close()
+    assert cluster.asked == 2
+    assert [(answer.status, answer.infra) for answer in found] == [("killed", True)] * 2
+    assert all("1 of 1 actors with 0 CPUs each did not start within 0.5 s" in answer.detail for answer in found)
 
 
 def test_a_command_that_judges_on_this_machine_alone_says_so(place: Path) -> None:

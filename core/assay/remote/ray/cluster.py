@@ -21,6 +21,10 @@ _CAUSE_CHARACTERS = 300
 _LISTENS_S = 10.0
 
 
+class LostError(AssayError):
+    """An actor could not be asked."""
+
+
 class Cluster(NamedTuple):
     """A connection."""
 
@@ -135,6 +139,13 @@ def cause_of(error: BaseException) -> str:
         telling = [line for line in lines if not line.startswith(("class_name", "actor_id", "namespace", "pid", "ip"))]
         return " ".join(telling)[:_CAUSE_CHARACTERS]
     return _line(error)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a call failed without its actor having answered it."""
+    from ray.exceptions import RayTaskError
+
+    return not isinstance(error, RayTaskError)
 
 
 def raised_there(error: BaseException) -> AssayError | None:

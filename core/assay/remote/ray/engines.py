@@ -20,7 +20,7 @@ from typing import Any, Literal
 from assay.config.run import RayEngineConfig
 from assay.contracts import Rollout, RolloutRequest, WeightsRef
 from assay.errors import AssayError, EngineError
-from assay.remote.ray.cluster import Cluster, cause_of, connect, raised_there
+from assay.remote.ray.cluster import Cluster, LostError, cause_of, connect, is_lost, raised_there
 from assay.remote.ray.engine_actor import REQUESTS, EngineActor, EngineOrder, News
 from assay.together import together
 
@@ -187,10 +187,25 @@ class RayEngine:
             if self._cluster is not None:
                 return
             self._cluster = await asyncio.to_thread(connect, self._settings.address, where="engine.ray")
-            await together([self._start(member) for member in self._members])
+            await together([self._fill(member) for member in self._members])
+
+    async def _fill(self, member: _Member) -> None:
+        """Fill a place with a new actor, or with another one where that is lost while it starts."""
+        while True:
+            try:
+                await self._start(member)
+            except LostError as error:
+                self._lose(member, str(error))
+            else:
+                return
 
     async def _start(self, member: _Member) -> None:
-        """Fill a place with a new actor on the current weights, paused if the engine is, and ask what is open."""
+        """A new actor on the current weights, paused if the engine is, and asked what is open.
+
+        Raises:
+            LostError: it is gone.
+            EngineError: there is no room for it, or its engine refuses something.
+        """
         assert self._cluster is not None
         settings = self._settings
         member.actor = self._cluster.actor(
@@ -204,15 +219,22 @@ class RayEngine:
         try:
             async with asyncio.timeout(settings.start_s):
                 member.place = await member.actor.start.remote()
+                await self._tell_all(member)
         except TimeoutError:
             raise EngineError(
                 f"engine.ray: an actor with {settings.cpus:g} CPUs and {settings.gpus:g} GPUs did not start within "
                 f"start_s = {settings.start_s:g} s; the cluster has {self._cluster.room()}"
             ) from None
         except Exception as error:
-            raise raised_there(error) or EngineError(
-                f"engine.ray: an actor could not start: {cause_of(error)}"
-            ) from error
+            if (own := raised_there(error)) is not None:
+                raise own from error
+            if is_lost(error):
+                raise LostError(cause_of(error)) from error
+            raise EngineError(f"engine.ray: an actor could not start: {cause_of(error)}") from error
+        member.listening = asyncio.create_task(self._listen(member, member.actor))
+
+    async def _tell_all(self, member: _Member) -> None:
+        """What the actors of before knew."""
         if self._weights.path is not None:
             await member.actor.push.remote(self._weights.model_dump_json())
         if self._paused:
@@ -221,7 +243,6 @@ class RayEngine:
             await member.actor.put.remote(_requests(list(member.asked.values())))
             if aborted := [name for name, asked in member.asked.items() if asked.aborted]:
                 await member.actor.abort.remote(aborted)
-        member.listening = asyncio.create_task(self._listen(member, member.actor))
 
     async def _listen(self, member: _Member, actor: Any) -> None:
         """Hand out what an actor says, and replace it when it says nothing any more."""
@@ -255,6 +276,18 @@ class RayEngine:
                 asked.inbox.put_nowait(EngineError(news.body))
 
     async def _replace(self, member: _Member, cause: str) -> None:
+        try:
+            self._lose(member, cause)
+            async with member.turn:
+                await self._fill(member)
+        except Exception as error:  # told to everybody who waits
+            known = error if isinstance(error, AssayError) else EngineError(f"engine.ray: {cause_of(error)}")
+            self._broken = known
+            for each in self._members:
+                self._tell(each, known)
+
+    def _lose(self, member: _Member, cause: str) -> None:
+        """End an actor that is gone; raises `EngineError` where too many were lost in a row."""
         assert self._cluster is not None
         self._cluster.kill(member.actor)
         self._losses += 1
@@ -264,18 +297,10 @@ class RayEngine:
             cause,
             len(member.asked),
         )
-        try:
-            if self._losses > LOSSES * len(self._members):
-                raise EngineError(
-                    f"engine.ray: {self._losses} actors were lost in a row without a rollout in between: {cause}"
-                )
-            async with member.turn:
-                await self._start(member)
-        except Exception as error:  # told to everybody who waits
-            known = error if isinstance(error, AssayError) else EngineError(f"engine.ray: {cause_of(error)}")
-            self._broken = known
-            for each in self._members:
-                self._tell(each, known)
+        if self._losses > LOSSES * len(self._members):
+            raise EngineError(
+                f"engine.ray: {self._losses} actors were lost in a row without a rollout in between: {cause}"
+            )
 
     def _tell(self, member: _Member, error: AssayError) -> None:
         """End the requests of an actor with an error."""

@@ -11,19 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.config.rewards import RayConfig
-from assay.errors import AssayError, JudgingError
+from assay.errors import JudgingError
 from assay.judging.tracked import Answer, ProgramKey, settle
-from assay.remote.ray.cluster import Cluster, cause_of, raised_there, whenever
+from assay.remote.ray.cluster import Cluster, LostError, cause_of, raised_there, whenever
 from assay.remote.ray.judging_actor import Item, JudgingActor
 
 BEAT_S = 1.0
 """An actor without news answers after so long."""
 Report = Callable[[Callable[[], None]], None]
 """Lets the driver's thread do something; called from Ray's threads."""
-
-
-class LostError(AssayError):
-    """An actor could not be asked."""
 
 
 @dataclass(eq=False)

@@ -103,6 +103,7 @@ class RayPool:
         self._broken = ""
         """Why nothing can run any more."""
         self._started_by = float("inf")
+        """When actors that have not started by then are given up; infinite while none is waited for."""
         self._losses_in_row = 0
         self._own: Counter[str] = Counter()
         self._past: Counter[str] = Counter()
@@ -309,6 +310,7 @@ class RayPool:
             return
         self._members[place] = member.again()
         self._members[place].start(sys.path)
+        self._started_by = time.monotonic() + self.start_timeout_s
 
     def _cancelled(self, future: Future[Answer]) -> None:
         self._waiting.remove(future)
