@@ -9,6 +9,7 @@ from assay.component import BuildContext
 from assay.config.load import load_config
 from assay.config.rewards import JudgingConfig
 from assay.config.run import AnyConfig, RlvrConfig, ScoreConfig, ScoreData
+from assay.config.validation import validate
 from assay.contracts import Judgement
 from assay.errors import ConfigError
 from assay.preflight import make_context
@@ -58,7 +59,7 @@ async def ascore(
     def keep(scored: Scored) -> None:
         judgements.extend(scored.judgements)
 
-    judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
+    judging = validate(JudgingConfig, {"workers": workers, "timeout_s": timeout_s}, where="judging")
     await score_items(
         answers.items, entries, keep, registry=registry, context=context, judging=judging, where=str(data)
     )
@@ -122,7 +123,7 @@ async def arerank(
 
     registry = Registry.load()
     context = make_context(registry, base_dir=Path.cwd(), seed=seed)
-    judging = JudgingConfig(workers=workers)
+    judging = validate(JudgingConfig, {"workers": workers}, where="judging")
     decides = None if verdict is None else reward_entries([verdict], where="rerank: verdict")[0]
     ranks = reward_entries([by], where="rerank: by")[0] if isinstance(by, str | Mapping) else None
     check_rewards(registry, [entry for entry in (decides, ranks) if entry is not None], where="rerank")

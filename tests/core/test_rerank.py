@@ -245,12 +245,46 @@ def test_a_folder_is_a_source_by_its_path(tmp_path: Path) -> None:
             ["-r", "sources.py:bad_words", "--save-threshold", "--threshold", "0.5"],
             "is no folder of a reward model",
         ),
+        (
+            {"problem": "p", "steps": ["a1"], "label": 0},
+            ["-r", "sources.py:last_digit"],
+            "none of 1 rows got one score inside each of its steps",
+        ),
+        ({"problem": "p", "steps": ["a"], "label": 0}, ["-r", "sources.py:bad_words", "--threshold", "nan"], "finite"),
+        (
+            {"problem": "p", "response": "1", "correct": True, "s": 1},
+            ["--scores", "s", "--threshold", "1"],
+            "has no label",
+        ),
+        (
+            {"problem": "p", "response": "1", "correct": True},
+            ["--scores", "s", "--save-threshold"],
+            "is no folder of a",
+        ),
+        (
+            {"problem": "p", "response": "1", "correct": True},
+            ["--scores", "s", "--workers", "0"],
+            "judging.workers: input",
+        ),
+        (
+            {"problem": "p", "response": "1", "correct": True},
+            ["--scores", "s", "--out", "pool.jsonl"],
+            "data file itself",
+        ),
+        (
+            {"problem": "p", "response": "1", "correct": True},
+            ["--scores", "s", "--out", "no/x"],
+            "folder no does not exis",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(
     folder: Path, capsys: pytest.CaptureFixture[str], row: dict[str, Any], arguments: list[str], sentence: str
 ) -> None:
-    assert main(["rerank", write(folder / "pool.jsonl", row), *arguments]) == 2
+    data = Path(write(folder / "pool.jsonl", row))
+    before = data.read_bytes()
+    assert main(["rerank", str(data), *arguments]) == 2
+    assert data.read_bytes() == before
     err = capsys.readouterr().err
     assert sentence in err
     assert err.count("\n") == 1

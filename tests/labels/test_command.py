@@ -174,6 +174,17 @@ def test_another_mode_uses_the_completions_that_are_there(data: Path, capsys: py
         (["--solved-above", "0.9", "--solved-at-most", "0.2"], "shares from 0 to 1 are expected"),
         (["--out", "given.jsonl"], "--out given.jsonl: that is the data file itself"),
         (["--out", "nowhere/x.jsonl"], "the folder nowhere does not exist"),
+        (["--out", "."], "--out .: that is a folder; name a file"),
+        (["--outcomes", "given.jsonl"], "--outcomes given.jsonl: that is the data file itself"),
+        (["--outcomes", "nowhere/x.jsonl"], "--outcomes nowhere/x.jsonl: the folder nowhere does not exist"),
+        (["--out", "x.jsonl", "--outcomes", "x.jsonl"], "this command writes something else there"),
+        (["--out", "x.jsonl", "--outcomes", "x.completions.jsonl"], "this command writes something else there"),
+        (["--audit", "7"], "--audit 7: a share from 0 to 1 is expected"),
+        (["--audit", "nan"], "--audit nan: a share from 0 to 1 is expected"),
+        (["--temperature", "-1"], "sampling.temperature: input should be greater than or equal to 0; found -1.0"),
+        (["--temperature", "nan"], "sampling.temperature: input should be a finite number; found nan"),
+        (["--max-new-tokens", "0"], "sampling.max_new_tokens: input should be greater than or equal to 1; found 0"),
+        (["--workers", "0"], "judging.workers: input should be greater than or equal to 1; found 0"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -183,6 +194,7 @@ def test_mistakes_are_one_sentence(
     err = capsys.readouterr().err
     assert sentence in err
     assert err.count("\n") == 1
+    assert sorted(path.name for path in data.iterdir() if path.is_file()) == ["given.jsonl"], "nothing was begun"
 
 
 def test_a_source_must_be_named_and_settings_may_not_change(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

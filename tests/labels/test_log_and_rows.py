@@ -69,7 +69,10 @@ def test_a_line_that_a_kill_cut_short_is_dropped_and_the_next_one_is_whole(tmp_p
 
 def test_completions_of_other_settings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    CompletionLog(path, {"seed": 1, "model": "a"}).close()
+    CompletionLog(path, {"seed": 1, "model": "typo"}).close()
+    log = CompletionLog(path, {"seed": 1, "model": "a"})  # nothing was drawn: there is nothing to mix with
+    log.completion("k", 0, ONE)
+    log.close()
     with pytest.raises(ConfigError, match=re.escape(f"{path}: its completions were made with another model; go on")):
         CompletionLog(path, {"seed": 1, "model": "b"})
 

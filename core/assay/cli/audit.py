@@ -10,9 +10,10 @@ from cyclopts import Parameter
 
 from assay import runs
 from assay.cli.data_file import DataFile
-from assay.cli.output import emit, note, say, table
+from assay.cli.output import emit, note, say, table, target_file
 from assay.config.rewards import JudgingConfig, RewardEntry, SourceEntry
 from assay.config.run import ScoreData
+from assay.config.validation import validate
 from assay.contracts import Message, Task
 from assay.errors import ConfigError
 from assay.preflight import check_rewards, make_context
@@ -55,7 +56,7 @@ def audit(
         reward: The reward source under audit, NAME or FILE.py:FUNCTION. Of a run it is asked about the run's own
             answers; without it the run is looked at as it was judged.
         against: A second source; where both differ is listed, the largest difference first.
-        sample: Look at so many rows, drawn by the seed; default all.
+        sample: Look at so many rows (1 or more), drawn by the seed; default all.
         prompt: Column of the prompt.
         response: Column of the response; without responses only the golds are tried.
         reference: Column of the gold.
@@ -68,8 +69,13 @@ def audit(
         runs_dir: Where run folders are looked for.
         json_: The whole result as one JSON object on stdout.
     """
+    given = {"workers": workers, "timeout_s": timeout_s}
+    judging = validate(JudgingConfig, given, where="assay audit: judging")
+    if sample is not None and sample < 1:
+        raise ConfigError(f"assay audit: --sample {sample}: at least one row must be looked at; give 1 or more")
+    if report is not None:
+        target_file(report, data, flag="--report")
     if not is_data(data) and (Path(data).is_dir() or Path(data).suffix not in (".jsonl", ".json", ".gz")):
-        judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
         page, target = _run_page(data, runs_dir, reward, against, sample, judging, seed)
     else:
         if reward is None:
@@ -77,7 +83,6 @@ def audit(
         columns = ScoreData(path=data, prompt=prompt, response=response, reference=reference)
         answers, golds_only = read_labelled(columns, label=label, kind=kind)
         answers = _sampled(answers, sample, seed)
-        judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
         page = asyncio.run(_data_page(data, answers, golds_only, reward, against, judging, seed))
         target = Path(f"{stem(data)}.audit.html")
     written = write_page(page, report or target)

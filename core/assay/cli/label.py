@@ -15,10 +15,11 @@ from cyclopts import Parameter
 from assay import runs
 from assay.cli.data_file import DataFile
 from assay.cli.label_text import label_facts, label_lines
-from assay.cli.output import emit, note, say
+from assay.cli.output import emit, note, say, target_file
 from assay.config.load import override
 from assay.config.refs import checked
 from assay.config.rewards import JudgingConfig, RewardEntry
+from assay.config.validation import validate
 from assay.contracts import Sampling
 from assay.errors import ConfigError
 from assay.judging import open_panel
@@ -113,12 +114,20 @@ def label(
     settings = LabelSettings(
         mode=mode,
         samples=_at_least_one(samples),
-        sampling=Sampling(temperature=temperature, max_new_tokens=max_new_tokens),
+        sampling=validate(
+            Sampling, {"temperature": temperature, "max_new_tokens": max_new_tokens}, where="assay label: sampling"
+        ),
         seed=seed,
-        audit_share=audit,
+        audit_share=_share(audit),
         pass_rate=_range(solved_above, solved_at_most),
     )
+    judging = validate(JudgingConfig, {"workers": workers}, where="assay label: judging")
     target = _target(data, out)
+    completions = _beside(target, "completions")
+    if outcomes is not None:
+        target_file(outcomes, data, flag="--outcomes")
+        if outcomes.absolute() in (target.absolute(), completions.absolute()):
+            raise ConfigError(f"--outcomes {outcomes}: this command writes something else there; name another file")
     made_with = {
         "engine": engine,
         "options": options,
@@ -126,13 +135,13 @@ def label(
         "sampling": settings.sampling.model_dump(mode="json"),
         "seed": seed,
     }
-    log = CompletionLog(_beside(target, "completions"), made_with)
+    log = CompletionLog(completions, made_with)
     try:
         if log.kept:
             note(f"{log.path}: {log.kept:,} completions are there already and are used again")
         assert context.open_engine is not None
         report = asyncio.run(
-            _label(solutions, entries, settings, log, registry, context, context.open_engine(engine, options), workers)
+            _label(solutions, entries, settings, log, registry, context, context.open_engine(engine, options), judging)
         )
     finally:
         log.close()
@@ -158,9 +167,8 @@ async def _label(
     registry: Registry,
     context: Any,
     engine: Any,
-    workers: int,
+    judging: JudgingConfig,
 ) -> LabelReport:
-    judging = JudgingConfig(workers=workers)
     try:
         async with open_panel(entries, registry=registry, judging=judging, context=context) as panel:
             context.workers = panel.workers
@@ -211,11 +219,7 @@ def _solutions(data: str, splitter: SplitterOptions, columns: Columns, runs_dir:
 
 def _target(data: str, out: Path | None) -> Path:
     target = out or Path(f"{stem(data) if is_data(data) else Path(data).name}.labelled.jsonl")
-    if target.exists() and Path(data).exists() and target.samefile(data):
-        raise ConfigError(f"--out {target}: that is the data file itself; name another file")
-    if not target.absolute().parent.is_dir():
-        raise ConfigError(f"--out {target}: the folder {target.parent} does not exist; make it first")
-    return target
+    return target_file(target, data, flag="--out")
 
 
 def _beside(target: Path, what: str) -> Path:
@@ -226,6 +230,12 @@ def _at_least_one(samples: int) -> int:
     if samples < 1:
         raise ConfigError(f"--samples {samples}: at least 1 completion of a prefix is needed")
     return samples
+
+
+def _share(audit: float) -> float:
+    if not 0 <= audit <= 1:
+        raise ConfigError(f"--audit {audit:g}: a share from 0 to 1 is expected")
+    return audit
 
 
 def _range(above: float, at_most: float) -> tuple[float, float]:

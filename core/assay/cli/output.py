@@ -3,13 +3,30 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from assay.errors import ConfigError
 from assay.reports.text import visible
+
+
+def target_file(target: Path, data: str, *, flag: str) -> Path:
+    """`target`, which `flag` names, once a file can be written there and it is not the data that the command reads.
+
+    Raises:
+        ConfigError: it cannot, or it is.
+    """
+    if target.is_dir():
+        raise ConfigError(f"{flag} {target}: that is a folder; name a file")
+    if target.exists() and Path(data).exists() and target.samefile(data):
+        raise ConfigError(f"{flag} {target}: that is the data file itself; name another file")
+    if not target.absolute().parent.is_dir():
+        raise ConfigError(f"{flag} {target}: the folder {target.parent} does not exist; make it first")
+    return target
 
 
 def console() -> Console:

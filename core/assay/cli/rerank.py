@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from itertools import chain, islice
@@ -14,11 +15,12 @@ from cyclopts import Parameter
 
 from assay import runs
 from assay.cli.data_file import DataFile
-from assay.cli.output import emit, note, say
+from assay.cli.output import emit, note, say, target_file
 from assay.cli.rerank_text import best_of_text, first_error_text
 from assay.component import BuildContext
 from assay.config.reward_models import reward_model_folder, save_threshold
 from assay.config.rewards import JudgingConfig, RewardEntry
+from assay.config.validation import validate
 from assay.errors import ConfigError
 from assay.judging import open_panel
 from assay.preflight import check_rewards, make_context
@@ -86,16 +88,25 @@ def rerank_command(
     entries: Sequence[RewardEntry] = reward_entries(reward, where="assay rerank") if reward else []
     decides = reward_entries([verdict], where="assay rerank --verdict")[0] if verdict is not None else None
     check_rewards(registry, [*entries, *([decides] if decides else [])], where="assay rerank")
-    judging = JudgingConfig(workers=workers)
+    judging = validate(JudgingConfig, {"workers": workers}, where="assay rerank: judging")
+    if threshold is not None and not math.isfinite(threshold):
+        raise ConfigError(f"--threshold {threshold}: a finite number is expected")
+    if out is not None:
+        target_file(out, data, flag="--out")
     rows = _rows(data)
+    keep = _kept_in(reward) if save else None
     if rows is not None and rows.labelled:
         apart = SplitterOptions(by=between).between
         found = asyncio.run(_first_errors(data, rows.all, entries, registry, context, judging, threshold, apart, seed))
         facts: dict[str, Any] = found.to_dict()
         lines = first_error_text(data, ", ".join(entry.name for entry in entries), found)
-        if save:
-            _save(str(*reward), found)
+        if keep is not None:
+            save_threshold(keep, found.whole.threshold.threshold)
+            note(f"threshold {found.whole.threshold.threshold:.6g} kept in {keep}")
     else:
+        for flag, given in (("--threshold", threshold is not None), ("--save-threshold", save)):
+            if given:
+                raise ConfigError(f"{flag}: {data} has no labelled steps, which a threshold is for; leave it out")
         columns = PoolColumns(prompt, response, reference, correct, answer, scores)
         pools = pools_of_run(runs.find_run(data, runs_dir)) if rows is None else pools_of_rows(rows.all, data, columns)
         reranked = asyncio.run(
@@ -178,12 +189,13 @@ async def _first_errors(
         return await evaluate_steps(read, ask_panel(panel), threshold=threshold, seed=seed, between=between)
 
 
-def _save(reward: str, found: StepReport) -> None:
-    folder = reward_model_folder(Path(reward))
+def _kept_in(reward: Sequence[str]) -> Path:
+    """The folder of the one reward model that is asked."""
+    folder = reward_model_folder(Path(reward[0])) if len(reward) == 1 else None
     if folder is None:
-        raise ConfigError(f"--save-threshold: {reward} is no folder of a reward model; give one with --by")
-    save_threshold(folder, found.whole.threshold.threshold)
-    note(f"threshold {found.whole.threshold.threshold:.6g} kept in {folder}")
+        named = ", ".join(reward) or "nothing"
+        raise ConfigError(f"--save-threshold: {named} is no folder of a reward model; give one with --by")
+    return folder
 
 
 def _write(out: Path, facts: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from rich.progress import Progress as RichProgress
 
 from assay import runs
 from assay.cli.data_file import DataFile
-from assay.cli.output import emit, note, say, table
+from assay.cli.output import emit, note, say, table, target_file
 from assay.cli.rescore import find_stored, rescore
 from assay.component import BuildContext
 from assay.config.load import dump_config, load_config, parse_config
@@ -167,11 +167,7 @@ def _columns(out: Path | None, prompt: str | None, response: str | None, referen
 def _output(settings: ScoreConfig) -> Path:
     """Where the verdicts go; never the data itself."""
     output = Path(settings.output.path) if settings.output else Path(f"{stem(settings.data.path)}.scored.jsonl")
-    if output.resolve() == Path(settings.data.path).resolve():
-        raise ConfigError(f"--out {output}: that is the data file itself; name another file")
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"--out {output}: the folder {output.parent} does not exist; make it first")
-    return output
+    return target_file(output, settings.data.path, flag="--out")
 
 
 class _Records:

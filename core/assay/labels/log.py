@@ -3,7 +3,8 @@
 Guaranteed: a completion whose `append` has returned survives the end of the process, `kill -9` included; what the
 machine itself loses with its power is at most the last `SYNC_S` seconds. A line that a kill cut short is dropped when
 the file is opened again. One writer at a time, by a lock on the file. The first line says what the file was made with;
-another setting is refused, since completions of two samplers must not be mixed.
+another setting is refused, since completions of two samplers must not be mixed. A file that holds nothing else yet is
+begun afresh.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,9 @@ class CompletionLog:
         os.ftruncate(self._file, whole)
         os.lseek(self._file, 0, os.SEEK_END)
         lines = content[:whole].splitlines()
-        if not lines:
+        if not lines or _holds_settings_alone(lines):
+            os.ftruncate(self._file, 0)
+            os.lseek(self._file, 0, os.SEEK_END)
             self._append({"settings": settings})
             return
         for number, line in enumerate(lines, 1):
@@ -110,3 +113,11 @@ class CompletionLog:
                 self._synced = time.monotonic()
         except OSError as error:
             raise StoreError(f"{self.path}: cannot be written: {error.strerror}; free space and go on") from error
+
+
+def _holds_settings_alone(lines: Sequence[bytes]) -> bool:
+    """Whether nothing was drawn or judged yet, so that there is nothing to mix with."""
+    try:
+        return len(lines) == 1 and set(json.loads(lines[0])) == {"settings"}
+    except (ValueError, TypeError):
+        return False

@@ -72,7 +72,7 @@ def _solution(row: Row, path: str, splitter: SplitterOptions, columns: Columns) 
     reference = columns.reference or first_known(row.data, REFERENCES)
     response = columns.response or first_known(row.data, RESPONSES)
     text, pieces = _steps(row, path, splitter, None if columns.response is None and STEPS in row.data else response)
-    identity = str(row.data.get("id", row.line))
+    identity = str(row.line if row.data.get("id") is None else row.data["id"])
     used = {prompt, reference, response, STEPS, "id", "tags"}
     tags = row.data.get("tags", ())
     task = Task(
