@@ -17,8 +17,8 @@ def _by_first_error(problem: Any, steps: Sequence[Any], first: int | None, **mor
     return make_row(problem, steps, labels, **more)
 
 
-def _index(value: Any, name: str, *, none: int | None) -> int | None:
-    if value is None or value == none:
+def _index(value: Any, name: str, *, none: tuple[int | str, ...]) -> int | None:
+    if value is None or value in none:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name}: a whole number is expected; found {value!r}")
@@ -27,7 +27,7 @@ def _index(value: Any, name: str, *, none: int | None) -> int | None:
 
 def read_processbench(row: Row, options: FormatOptions) -> list[StepRow]:
     """`label` is the first wrong step from 0, or -1."""
-    first = _index(row["label"], "label", none=-1)
+    first = _index(row["label"], "label", none=(-1,))
     more = {"origin": "human", "provenance": {"id": row.get("id"), "generator": row.get("generator")}}
     outcome = row.get("final_answer_correct")
     return [_by_first_error(row["problem"], list_of(row, "steps"), first, outcome=outcome, **more)]
@@ -45,7 +45,7 @@ def write_processbench(row: StepRow, options: FormatOptions) -> dict[str, Any]:
 
 def read_bigbench(row: Row, options: FormatOptions) -> list[StepRow]:
     """`mistake_index` is the first wrong step from 0, or null."""
-    first = _index(row["mistake_index"], "mistake_index", none=-1)
+    first = _index(row["mistake_index"], "mistake_index", none=(-1,))
     known = {"outcome": row.get("answer") == row.get("target")} if "target" in row else {}
     return [_by_first_error(text_of(row, "input"), list_of(row, "steps"), first, origin="human", **known)]
 
@@ -64,8 +64,8 @@ def read_prmbench(row: Row, options: FormatOptions) -> list[StepRow]:
 
 
 def read_mr_gsm8k(row: Row, options: FormatOptions) -> list[StepRow]:
-    """The first wrong step counts from 1."""
-    one_based = _index(row["model_output_solution_first_error_step"], "first error step", none=0)
+    """The first wrong step counts from 1; right solutions have `N/A`."""
+    one_based = _index(row["model_output_solution_first_error_step"], "first error step", none=(0, "N/A"))
     judged = row.get("model_output_solution_correctness")
     if judged == "wrong" and one_based is None:
         raise ConfigError("model_output_solution_first_error_step: missing, although the solution is wrong")

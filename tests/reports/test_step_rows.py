@@ -114,6 +114,13 @@ def test_the_steps_of_prmbench_answer_the_modified_question(shared: Path):
     assert [row.problem for row in read_step_rows(file)] == [row["modified_question"] for row in data]
 
 
+def test_right_solutions_of_mr_gsm8k_have_no_first_error_step(tmp_path: Path):
+    step = "model_output_solution_first_error_step"
+    base = {"question": "p", "model_output_steps": ["a", "b"], "model_output_solution_correctness": "correct"}
+    wrong = {**base, step: 2, "model_output_solution_correctness": "wrong"}
+    assert [row.first_error for row in read_step_rows(rows_of(tmp_path, {**base, step: "N/A"}, wrong))] == [None, 1]
+
+
 def test_random_scores_are_far_from_an_oracle_and_the_threshold_is_fitted_on_the_other_half(shared: Path):
     rows = read_step_rows(shared / "data/processbench/gsm8k.jsonl")
     source = random.Random(0)
@@ -167,6 +174,15 @@ def test_scores_that_do_not_fit_the_steps_are_not_used():
         ({"problem": "p", "text": "a"}, "rows.jsonl:1: no labelled steps; this row has problem, text"),
         ({"steps": ["a"], "label": 0}, "rows.jsonl:1: column 'problem' is missing"),
         ({"question": "p", "modified_process": ["a"], "error_steps": [0]}, "must list step numbers from 1"),
+        (
+            {
+                "question": "p",
+                "model_output_steps": ["a"],
+                "model_output_solution_first_error_step": "N/A",
+                "model_output_solution_correctness": "wrong",
+            },
+            "rows.jsonl:1: column 'model_output_solution_first_error_step' is 'N/A', although the solution is wrong",
+        ),
     ],
 )
 def test_bad_rows_are_one_sentence(tmp_path: Path, row: object, sentence: str):

@@ -2,7 +2,7 @@
 
 Four forms are read, told apart by their columns: ProcessBench (`steps`, `label`), BIG-Bench Mistake (`steps`,
 `mistake_index`), PRMBench (`modified_process`, `error_steps`, from 1) and MR-GSM8K (`model_output_steps`,
-`model_output_solution_first_error_step`, from 1).
+`model_output_solution_first_error_step`, from 1, `N/A` for right solutions).
 
 A row is handed to the source as one response: its steps joined by blank lines, or by what the source was trained with
 between steps (`between`). Where each step stands is in the task's facts under `step_spans` ([start, end] pairs of
@@ -187,7 +187,8 @@ async def evaluate_steps(
 ) -> StepReport:
     """Score `rows` and report; without a threshold it is fitted on the development half and the test half is reported.
 
-    Raises `ConfigError` where it cannot be fitted: the development half lacks rows with or without an error.
+    Raises `ConfigError` where no row is scored, or where it cannot be fitted: the development half lacks rows with or
+    without an error.
     """
     candidates = [as_candidate(row, between) for row in rows]
     answers = await ask(candidates)
@@ -199,6 +200,11 @@ async def evaluate_steps(
         kept = scores is not None
         scored.append(ScoredSteps(row.problem, scores, row.first_error, row.wrong, row.domain) if kept else None)
     usable = [row for row in scored if row is not None]
+    if not usable:
+        raise ConfigError(
+            f"first-error evaluation: none of {len(rows)} rows got one score inside each of its steps; name a source "
+            "that gives step scores, and say what it was trained with between them"
+        )
     if threshold is not None:
         fitted, reported = Fitted(threshold, 0, None), list(zip(rows, scored, strict=True))
     else:
@@ -297,12 +303,18 @@ def _labels(row: Row, form: _Form, count: int, path: str) -> tuple[int | None, t
         # PRMBench numbers some steps beyond the last one: they are in no solution, and nothing can find them.
         wrong: tuple[int, ...] = tuple(sorted({n - form.base for n in label if n - form.base < count}))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         return (wrong[0] if wrong else None), wrong
-    if label is None or label == -1:
+    if label is None or label in (-1, "N/A"):
+        if row.data.get("model_output_solution_correctness") == "wrong":
+            raise BadRowError(
+                f"{path}:{row.line}: column {form.label!r} is {label!r}, although the solution is wrong; give the "
+                "number of its first wrong step",
+                row.line,
+            )
         return None, None
     if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label - form.base < count:
         raise BadRowError(
             f"{path}:{row.line}: column {form.label!r} must be the number of a step from {form.base} to "
-            f"{count - 1 + form.base}, or -1 or null for no error; found {label!r}",
+            f"{count - 1 + form.base}, or -1, null or N/A for no error; found {label!r}",
             row.line,
         )
     return label - form.base, None
