@@ -126,7 +126,7 @@ _OPENING = re.compile(
     re.MULTILINE,
 )
 _NUMBERED = re.compile(
-    r"^[ \t]*(?:[#>*_]{1,6}[ \t]*)?(?P<word>[Ss]tep[ \t]+)?(?P<number>\d{1,3})(?P<mark>[.):]|[ \t]*[:.\-])",
+    r"^[ \t]*(?:[#>*_]{1,6}[ \t]*)?(?:(?i:step)[ \t]+(?P<step>\d{1,3})[ \t]*[.):\-]|(?P<item>\d{1,3})[.):](?!\d))",
     re.MULTILINE,
 )
 _SENTENCE = re.compile(r"[.!?][\"')\]]{0,3}(?=\s)|\n")
@@ -201,13 +201,13 @@ def _wanted(text: str, options: SplitterOptions) -> Iterator[int]:
 
 
 def _numbered(text: str) -> Iterator[int]:
-    """Line starts that go on counting, so that a nested list or a year at a line's start is no step."""
+    """Line starts that go on counting, so that a nested list, a year or a decimal at a line's start is no step."""
     found = list(_NUMBERED.finditer(text))
-    if any(match["word"] for match in found):
-        found = [match for match in found if match["word"]]
+    if any(match["step"] for match in found):
+        found = [match for match in found if match["step"]]
     expected: int | None = None
     for match in found:
-        number = int(match["number"])
+        number = int(match["step"] or match["item"])
         if number == expected or (expected is None and number <= 1):
             yield match.start()
             expected = number + 1

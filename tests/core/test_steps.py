@@ -46,6 +46,8 @@ def test_numbered_steps_count_upwards() -> None:
     assert texts(text, by="numbered") == [
         "Intro.", "Step 1: add\n2010. was a year", "Step 2: double\n1. nested\nSo 3."
     ]  # fmt: skip
+    assert texts("1. a\n2.5 + 1 = 3.5\n2 - 2 = 0\n2. b", by="numbered") == ["1. a\n2.5 + 1 = 3.5\n2 - 2 = 0", "2. b"]
+    assert texts("STEP 1: a\nSTEP 2: b", by="numbered") == ["STEP 1: a", "STEP 2: b"]
     assert texts("1. a\n2) b\n7. c", by="numbered") == ["1. a", "2) b\n7. c"]
 
 
