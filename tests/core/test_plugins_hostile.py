@@ -26,7 +26,7 @@ from assay.verifier import NoOptions
 {before}
 
 class Source:
-    limits = Limits(max_batch=4, timeout_s=2.0)
+    limits = Limits(max_batch=4, timeout_s={timeout_s})
 
     async def judge(self, batch):
 {judge}
@@ -89,9 +89,17 @@ BROKEN = {
 """Name to a statement at import and the cause that is named."""
 
 
-def code(name: str, judge: str = ONE_EACH, *, before: str = "", isolation: str = "process", offers: str = "") -> str:
+def code(
+    name: str,
+    judge: str = ONE_EACH,
+    *,
+    before: str = "",
+    isolation: str = "process",
+    offers: str = "",
+    timeout_s: float = 60.0,
+) -> str:
     body = f"        {judge}"
-    return FRAME.format(name=offers or name, judge=body, before=before, isolation=isolation)
+    return FRAME.format(name=offers or name, judge=body, before=before, isolation=isolation, timeout_s=timeout_s)
 
 
 @pytest.fixture
@@ -113,7 +121,6 @@ def rewards(*names: str) -> list[dict[str, Any]]:
     return [{"use": name, "pattern": r"\d"} if name == "pattern" else {"use": name} for name in names]
 
 
-@pytest.mark.timeout(120)
 def test_plugins_are_listed_and_each_culprit_is_named_with_its_cause(install: Callable[[str, str], None]):
     for name, (statement, _) in BROKEN.items():
         install(name, code(name, before=statement))
@@ -123,7 +130,7 @@ def test_plugins_are_listed_and_each_culprit_is_named_with_its_cause(install: Ca
     install("thief", code("thief", offers="math"))
     done = subprocess.run([sys.executable, "-m", "assay", "plugins"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stdout.splitlines() if line.startswith("! ")]
+    told = [line for line in done.stdout.splitlines() if line.startswith("! ") and "its import took" not in line]
     for name, (_, cause) in BROKEN.items():
         (line,) = [line for line in told if f"third-{name} 1.2: not loaded" in line]
         assert cause in line
@@ -159,7 +166,7 @@ def test_what_does_harm_beside_its_answer_changes_no_other_verdict(
     # Inline, a patched interpreter is everybody's: that is why a third party's default is a process.
     names = [name for name in QUIET if isolation == "process" or name == "mutates"]
     for name in names:
-        install(name, code(name, QUIET[name], isolation=isolation))
+        install(name, code(name, QUIET[name], isolation=isolation, timeout_s=2.0))  # one that spoils itself may hang
     found = assay.score(answers, rewards=rewards(*names, *HONEST), workers=2)
     assert plain([j for j in found if j.source in HONEST]) == clean
     # A source that spoils its own worker may fail there; what it says otherwise is what it answered.
@@ -236,7 +243,7 @@ def test_parts_observers_and_slow_imports_are_told(
     assert re.search(r"^mine +part: trust region +third-part +1.2 +ok +a part of a third party$", listing, re.MULTILINE)
     assert "kl_in_reward" not in listing
     assert "- plugin third-watcher 1.2: ok: observers, no component" in listing
-    assert re.search(r"! plugin third-watcher 1.2: its import took \d\.\d s, more than 0.3 s; import", listing)
+    assert re.search(r"! plugin third-watcher 1.2: its import took \d+\.\d s, more than 0.3 s; import", listing)
     assert {"mine", "kl_in_reward"} <= {line.split()[0] for line in told("--kind", "part").splitlines()}
     assert re.search(r"^width +float +0.3 +How wide it is.$", told("mine"), re.MULTILINE)
     (broken,) = [json.loads(line) for line in told("--broken", "--json").splitlines()]
