@@ -32,7 +32,9 @@ _BOX = re.compile(r"\\boxed\s*\{|\\fbox\s*\{")
 _DECORATION = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox|rm|bf)\b\s*|[*$`\"'\u201c\u201d{}]|\\[(),!\[\]]")
 _DENIAL = re.compile(r"(?:not|none|neither|no|unknown|unclear|undecided|impossible|i do|i don|don)\b", re.IGNORECASE)
 _DOUBT = re.compile(
-    r"^\W*(?:or|and)\b|\b(?:wait|actually|sorry|instead|maybe|perhaps|possibly|alternatively)\b", re.IGNORECASE
+    r"^\W*(?:or|and)\b|\b(?:wait|actually|sorry|instead|maybe|perhaps|possibly|alternatively"
+    r"|(?:could|might|may)\s+(?:(?:also|well)\s+)*be)\b",
+    re.IGNORECASE,
 )
 _JOIN = re.compile(r"\s*(?:,|/|;|&|\bor\b|\band\b)\s*(?:(?:or|and)\b\s*)?", re.IGNORECASE)
 _CLOSING = re.compile(

@@ -68,6 +68,12 @@ def test_golds_that_cannot_be_read_are_listed_by_row_and_left_out(tmp_path: Path
     assert "2 of 2 golds" in found["the gold is accepted"].notes[0]
 
 
+def test_rows_that_share_a_name_are_tried_one_by_one(tmp_path: Path) -> None:
+    found = sections_of([task("a", "5"), task("a", "a dozen"), task("a", "7")], "numeric", tmp_path)
+    assert found["golds can be read"].notes[0].startswith("1 of 3 golds cannot be read")
+    assert "2 of 2 golds are accepted" in found["the gold is accepted"].notes[0]
+
+
 def test_a_lenient_verifier_does_not_hold(tmp_path: Path) -> None:
     (tmp_path / "lenient.py").write_text(
         "import os\n"
@@ -252,6 +258,8 @@ def test_audit_of_golds_alone_fails_with_exit_code_3(tmp_path: Path, capsys: pyt
             "golds.jsonl:1: column 'ok' is no label",
         ),
         ("[]\n", ["-r", "exact"], "golds.jsonl:1"),
+        ('{"answer": "x"}\n', ["-r", "exact", "--sample", "0"], "--sample 0: at least one row"),
+        ('{"answer": "x"}\n', ["-r", "exact", "--sample", "-1"], "--sample -1: at least one row"),
     ],
 )
 def test_mistakes_are_one_sentence(

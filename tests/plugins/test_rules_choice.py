@@ -29,6 +29,7 @@ def value(text: str, gold: str = "B", options: dict[str, str] | None = None) -> 
         "**Answer**: B",
         "answer = B",
         "Answer is B",
+        "Answer: B. That could not be clearer.",
         "My choice is: B",
         "I'd go with B",
         "The best answer is B: Quito",
@@ -59,6 +60,8 @@ def test_a_stated_choice_is_read(text: str) -> None:
     "text",
     [
         "Answer: B and C are both right",
+        "Answer: B. But it could be C.",
+        "Answer: B. It might well be Lima.",
         "Answer: (A), (B)",
         "The answers are A and B",
         "Answer: A/B",

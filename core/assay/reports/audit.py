@@ -103,29 +103,30 @@ class Bench:
 async def audit_data(bench: Bench, tasks: Sequence[Task]) -> list[Section]:
     """What holds of a verifier on tasks with golds: five sections, each with its worst examples."""
     unreadable = await bench.complaints(tasks)
-    bad = {task.id for task, _ in unreadable}
-    readable = [task for task in tasks if task.id not in bad]
+    bad = {id(task) for task, _ in unreadable}  # the objects: a file may give one name to several rows
+    readable = [task for task in tasks if id(task) not in bad]
     sections = [_unreadable(unreadable, len(tasks))]
     if not readable:
         return sections
-    accepted_as: dict[str, str] = {}
+    accepted_as: dict[int, str] = {}
     by_wrapper: dict[str, int] = {}
-    said: dict[str, str] = {}
+    said: dict[int, str] = {}
     runs: list[tuple[Task, str]] = []
     for name, wrapper in WRAPPERS.items():
         pairs = [(task, wrapper.format(gold_text(task))) for task in readable]
         runs += pairs
         outcomes = await bench.judge(pairs)
-        for (task, _), outcome in zip(pairs, outcomes, strict=True):
+        for place, outcome in enumerate(outcomes):
             if is_accepted(outcome, bench.middle):
-                accepted_as.setdefault(task.id, wrapper)
+                accepted_as.setdefault(place, wrapper)
                 by_wrapper[name] = by_wrapper.get(name, 0) + 1
             else:
-                said[task.id] = outcome.said
+                said[place] = outcome.said
     sections.append(_golds(readable, accepted_as, by_wrapper, said))
     sections.append(await _never(bench, "an empty answer is not accepted", [(task, "") for task in readable]))
     sections.append(await _never(bench, "the question sent back is not accepted", [(t, t.prompt) for t in readable]))
-    others = [(task, accepted_as.get(task.id, "{}").format(gold)) for task, gold in neighbours(readable)]
+    offered_as = {id(task): accepted_as.get(place, "{}") for place, task in enumerate(readable)}
+    others = [(task, offered_as[id(task)].format(gold)) for task, gold in neighbours(readable)]
     sections.append(await _never(bench, "another row's gold is not accepted", others))
     sections.append(await _agreement(bench, runs[: len(readable)]))
     return sections
@@ -222,11 +223,11 @@ def _unreadable(unreadable: Sequence[tuple[Task, str]], count: int) -> Section:
 
 
 def _golds(
-    tasks: Sequence[Task], accepted: dict[str, str], by_wrapper: dict[str, int], said: dict[str, str]
+    tasks: Sequence[Task], accepted: dict[int, str], by_wrapper: dict[str, int], said: dict[int, str]
 ) -> Section:
-    missed = [task for task in tasks if task.id not in accepted]
+    missed = [(place, task) for place, task in enumerate(tasks) if place not in accepted]
     rates = ", ".join(f"{name} {wilson(by_wrapper.get(name, 0), len(tasks))}" for name in WRAPPERS)
-    rows = [(task.id, one_line(gold_text(task), 80), said.get(task.id, "")) for task in missed[:EXAMPLES]]
+    rows = [(task.id, one_line(gold_text(task), 80), said.get(place, "")) for place, task in missed[:EXAMPLES]]
     notes = (f"{len(tasks) - len(missed)} of {len(tasks)} golds are accepted ({rates}).", *more(len(missed)))
     return Section("the gold is accepted", ("row", "gold", "verdict"), section_rows(rows), notes, good=not missed)
 
