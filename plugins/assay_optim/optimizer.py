@@ -53,6 +53,17 @@ def set_apart(batch: TrainBatch) -> TrainBatch:
     return replace(batch, reward=batch.reward.where(apart.logical_not(), float("nan")))
 
 
+def _spread(batch: TrainBatch, advantage: Tensor) -> Tensor:
+    """(N, T) of advantages (N,) or (N, T)."""
+    return advantage if advantage.dim() == 2 else advantage.unsqueeze(1).expand_as(batch.mask)
+
+
+def _weighed(batch: TrainBatch, advantage: Tensor) -> Tensor:
+    """Advantages of the current policy, which take the place of weighed ones, with the same weight."""
+    weight = batch.extra.get("importance")
+    return advantage if weight is None else _spread(batch, advantage) * weight
+
+
 @dataclass
 class Composition:
     """A policy optimizer made of parts; see `assay.protocols.PolicyOptimizer`."""
@@ -114,7 +125,7 @@ class Composition:
         ratios = self.ratio.ratios(batch, Forward(current, current))
         advantage = self.estimator.at_policy(batch, current, ratios.rho.detach())
         if advantage is not None:
-            batch = replace(batch, advantage=advantage)
+            batch = replace(batch, advantage=_weighed(batch, advantage))
         for regulariser in self.regularisers:
             batch = regulariser.rescore(batch, current)
         return with_extra(batch, rescored=batch.reward * 0.0)
@@ -142,11 +153,10 @@ class Composition:
         advantage = batch.advantage
         if not self.needs.batch_logp:
             current = self.estimator.at_policy(batch, logp, ratio)
-            advantage = advantage if current is None else current
+            advantage = advantage if current is None else _weighed(batch, current)
         if advantage is None:
             raise TrainingError(f"optimizer {self.name!r}: the batch has no advantages; call `prepare` on it first")
-        spread = advantage if advantage.dim() == 2 else advantage.unsqueeze(1).expand_as(batch.mask)
-        return zero_where_masked(spread, batch.mask)
+        return zero_where_masked(_spread(batch, advantage), batch.mask)
 
     def _rescored_whole(self, batch: TrainBatch, forward: Forward) -> TrainBatch:
         here = float((batch.mask.sum(dim=1) > 0).sum())
@@ -161,7 +171,7 @@ class Composition:
         if found["groups_of_one"] and self.needs.group_size_min > 1 and "one" not in self._warned:
             self._warned.add("one")
             log.warning(
-                "optimizer %r: %d groups shrank to one scored response; its advantage is 0",
+                "optimizer %r: %d groups shrank to one scored response, which has no other to be compared with",
                 self.name,
                 int(found["groups_of_one"]),
             )

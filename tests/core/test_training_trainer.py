@@ -231,6 +231,24 @@ def test_the_importance_correction_weighs_advantages_up_to_its_cap(policy: Polic
     assert bool((gap.exp() < 0.5).any())
 
 
+@pytest.mark.parametrize("name", ["kimi", "disco", "online_dpo"])
+def test_the_importance_correction_reaches_advantages_of_the_current_policy(folder: Path, name: str) -> None:
+    groups = draw_groups(binary=True)
+
+    def update(correction: str, budget: int) -> list[Tensor]:
+        settings = OptimizerSettings.model_validate(
+            {"importance_correction": correction, "micro_batch_tokens": budget, "max_grad_norm": None}
+        )
+        trainer = Trainer(load_policy(str(folder)), preset(name), settings)
+        trainer.step(groups)
+        return gradient(trainer)
+
+    plain, whole, split = update("none", 2048), update("token", 2048), update("token", 25)
+    scale = max(float(grad.abs().max()) for grad in whole)
+    assert max(float((a - b).abs().max()) for a, b in zip(plain, whole, strict=True)) > 1e-2 * scale
+    assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) <= 1e-6 * max(1.0, scale)
+
+
 def test_a_loss_that_is_not_finite_stops_before_the_weights_move(policy: PolicyModel) -> None:
     before = weights(policy)
     trainer = Trainer(policy, Recorder(loss=lambda value: value * math.inf), OptimizerSettings(learning_rate=1.0))
@@ -380,6 +398,10 @@ def test_what_an_optimizer_needs_and_is_not_there_is_one_sentence(policy: Policy
         Trainer(policy, Recorder(Needs(values=True)))
     with pytest.raises(ConfigError, match="a policy named 'dpo'; given: none"):
         Trainer(policy, Recorder(Needs(models=("dpo",))))
+    with pytest.raises(
+        ConfigError, match="importance_correction: this optimizer's ratio is against the sampler's log-"
+    ):
+        Trainer(policy, preset("scalerl"), OptimizerSettings(importance_correction="token"))
     silent = [
         group.model_copy(
             update={

@@ -69,7 +69,8 @@ class TrainBatch:
     """Name to (N,) for the channels other than `reward` (for example `cost`)."""
     extra: Mapping[str, Tensor] = field(default_factory=dict[str, "Tensor"])
     """Name to (N, ...): whatever a part computed in `prepare` for its own use in `loss`; and, from the trainer,
-    `logp_<model>` (N, T) for each of `Needs.models` and `values_<critic>` (N, T) for critics beside the first."""
+    `logp_<model>` (N, T) for each of `Needs.models`, `values_<critic>` (N, T) for critics beside the first, and, where
+    advantages were weighed for a sampler that differs, that weight as `importance` (N, T)."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """What `prepare` found, to be logged once per batch (zero-variance share, advantage spread, ...)."""
 

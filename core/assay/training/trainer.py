@@ -123,6 +123,11 @@ class Trainer:
                 f"optimizer: it needs the log-probs of a policy named {missing[0]!r}; given: "
                 f"{', '.join(sorted(self._models)) or 'none'}. Name its folder in the table models"
             )
+        if needs.logp_gen and self.settings.importance_correction != "none":
+            raise ConfigError(
+                "optimizer.importance_correction: this optimizer's ratio is against the sampler's log-probs, which "
+                'corrects already. Remove it, or set ratio = { use = "token", denominator = "old" }'
+            )
         if needs.logp_ref or (objective is not None and objective.needs.logp_ref):
             self._need_reference()
         if self.settings.gradient_checkpointing:
@@ -473,7 +478,7 @@ class Trainer:
             difference = difference.sum(dim=1, keepdim=True).expand_as(difference)
         weight = difference.clamp(-20, 20).exp().clamp(max=self.settings.importance_cap)
         advantage = piece.advantage if piece.advantage.ndim == 2 else piece.advantage[:, None]
-        return replace(piece, advantage=advantage * weight)
+        return replace(piece, advantage=advantage * weight, extra={**piece.extra, "importance": weight})
 
     def _apply(self, ledger: Ledger) -> None:
         """Clip, step, forget the gradients; a gradient that is zero everywhere makes no step."""
