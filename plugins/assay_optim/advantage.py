@@ -10,7 +10,7 @@ from pydantic import Field
 
 from assay.component import Options
 from assay.protocols import Baseline, Credit, Scale
-from assay_optim.masked import group_moments, row_sums
+from assay_optim.masked import group_moments, whole_rewards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,10 +47,7 @@ class Standard:
 
     def advantages(self, batch: TrainBatch) -> TrainBatch:
         """The batch with `advantage` (N,) or (N, T), and `returns` where a critic learns; masked rewards count 0."""
-        known = batch
-        if self.credit.whole_response and batch.token_reward is not None:
-            total = batch.reward + row_sums(batch.token_reward, batch.mask)
-            known = replace(batch, reward=total, token_reward=None)
+        known = whole_rewards(batch) if self.credit.whole_response else batch
         virtual = self.virtual
         moments = group_moments(
             known.reward,

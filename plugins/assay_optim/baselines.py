@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from assay.contracts.tensors import TrainBatch
 
+log = logging.getLogger("assay")
+
 
 class NoBaseline(Options):
     """A = r (REINFORCE++, arXiv 2501.03262)."""
@@ -26,12 +29,27 @@ class NoBaseline(Options):
         return batch
 
 
-class BatchMean(Options):
+class BatchMeanOptions(Options):
     """A_i = r_i - mean over the batch (REINFORCE); slightly biased, since the mean holds the own sample."""
+
+
+@dataclass
+class BatchMean:
+    """A_i = r_i - mean of all finite rewards of the batch; 0, and one warning, where there is a single one."""
+
+    warned: bool = False
 
     def centre(self, batch: TrainBatch, moments: GroupMoments) -> TrainBatch:
         """Rewards minus the mean of all finite rewards."""
+        if not self.warned and int(batch.reward.isnan().logical_not().sum()) == 1:
+            self.warned = True
+            log.warning("optimizer.baseline 'batch_mean': a batch has one scored response; its advantage is 0")
         return replace(batch, reward=batch.reward - batch.reward.nanmean())
+
+
+def build_batch_mean(options: BatchMeanOptions) -> BatchMean:
+    """The batch's mean as baseline."""
+    return BatchMean()
 
 
 class GroupMean(Options):

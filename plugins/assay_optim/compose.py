@@ -14,6 +14,10 @@ from assay_optim.optimizer import Composition
 from assay_optim.options import CompositionOptions, PartSpec, checked
 from assay_optim.parts import PARTS, indexed
 
+TOKEN_REWARDS = ("kl_in_reward", "dpo_token_reward", "process_reward")
+"""Shapers that pay single tokens."""
+BINARY = ("maclaurin", "disco")
+"""Estimators that tell right from wrong by the reward and see no other."""
 NONE = PartSpec(use="none")
 BROADCAST = PartSpec(use="broadcast")
 
@@ -34,7 +38,7 @@ class Builder:
             known = sorted(name for other, name in self.parts if other == axis)
             raise ConfigError(
                 f"optimizer.{where}.use: no {axis.replace('_', ' ')} named {spec.use!r}; "
-                f"known: {', '.join(known)}.{did_you_mean(spec.use, known)}"
+                f"known: {', '.join(known) or 'none'}.{did_you_mean(spec.use, known)}"
             )
         what = f"{axis.replace('_', ' ')} {spec.use!r}"
         options = checked(part.config, spec.options, where=f"optimizer.{where}", what=what)
@@ -133,18 +137,14 @@ def merged(needs: Iterable[Needs | None]) -> Needs:
 
 
 def _refuse_contradictions(options: CompositionOptions) -> None:
-    def use(spec: PartSpec | None, default: str) -> str:
-        return default if spec is None else spec.use
-
-    baseline, credit = use(options.baseline, "none"), use(options.credit, "broadcast")
-    ratio, region = options.ratio.use, options.trust_region.use
+    baseline, credit = _use(options.baseline, "none"), _use(options.credit, "broadcast")
     if options.estimator is not None:
-        for axis in ("baseline", "scale", "credit", "virtual_samples"):
-            if getattr(options, axis) is not None:
-                raise ConfigError(
-                    f"optimizer.{axis}: the estimator {options.estimator.use!r} gives advantages in one piece; "
-                    f"found {axis} as well; remove one of the two"
-                )
+        _refuse_beside(options.estimator.use, options)
+    if baseline == "group_loo_per_source" and credit == "broadcast":
+        raise ConfigError(
+            "optimizer.baseline: 'group_loo_per_source' centres the rewards of tokens and the credit 'broadcast' sums "
+            "them first; set credit = 'return_to_go' or baseline = 'group_loo'"
+        )
     if credit == "gae" and baseline != "critic":
         raise ConfigError(
             f"optimizer.credit: 'gae' needs a critic; the baseline is {baseline!r}; set baseline = 'critic'"
@@ -159,6 +159,27 @@ def _refuse_contradictions(options: CompositionOptions) -> None:
             f"optimizer.virtual_samples: they enter the statistics of a group; the baseline is {baseline!r}; "
             f"set baseline = 'group_mean'"
         )
+    _refuse_ratio(options.ratio.use, options.trust_region.use, options)
+
+
+def _refuse_beside(estimator: str, options: CompositionOptions) -> None:
+    """What cannot stand beside an estimator in one piece."""
+    for axis in ("baseline", "scale", "credit", "virtual_samples"):
+        if getattr(options, axis) is not None:
+            raise ConfigError(
+                f"optimizer.{axis}: the estimator {estimator!r} gives advantages in one piece; "
+                f"found {axis} as well; remove one of the two"
+            )
+    paid = next((spec.use for spec in options.shaping if spec.use in TOKEN_REWARDS), None)
+    if paid is not None and estimator in BINARY:
+        raise ConfigError(
+            f"optimizer.shaping: {paid!r} pays single tokens and the estimator {estimator!r} only tells right "
+            f"responses from wrong ones; remove one of the two"
+        )
+
+
+def _refuse_ratio(ratio: str, region: str, options: CompositionOptions) -> None:
+    """What the ratio cannot be limited or weighed by."""
     if ratio == "none" and region != "none":
         raise ConfigError(
             f"optimizer.trust_region: {region!r} limits a ratio and the ratio is 'none'; set ratio = 'token'"
@@ -168,11 +189,19 @@ def _refuse_contradictions(options: CompositionOptions) -> None:
             f"optimizer.trust_region: 'divergence_mask' compares single tokens; the ratio is {ratio!r}; "
             f"set ratio = 'token'"
         )
-    if ratio in ("sequence", "sequence_sum") and credit != "broadcast":
+    credit = _use(options.credit, "broadcast")
+    varies = "" if credit == "broadcast" else f"the credit {credit!r}"
+    if _use(options.estimator, "") == "rectified":
+        varies = "the estimator 'rectified'"
+    if ratio in ("sequence", "sequence_sum") and varies:
         raise ConfigError(
-            f"optimizer.ratio: {ratio!r} has one ratio per response and the credit {credit!r} one advantage per token; "
+            f"optimizer.ratio: {ratio!r} has one ratio per response and {varies} one advantage per token; "
             f"set ratio = 'sequence_token'"
         )
+
+
+def _use(spec: PartSpec | None, default: str) -> str:
+    return default if spec is None else spec.use
 
 
 def _refuse_twins(sidecars: Sequence[Sidecar]) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from assay.component import Options
 from assay.protocols import Needs, Regulariser, Sidecar
@@ -20,6 +20,7 @@ from assay_optim.masked import (
     over_groups,
     row_means,
     row_sums,
+    whole_rewards,
     with_extra,
     zero_where_masked,
 )
@@ -35,9 +36,9 @@ class Maclaurin(Options):
     """MaxRL's order-T expansion of the log-likelihood (arXiv 2602.02710, `maclaurin.py`); binary rewards.
 
     Success: w = 1/N. Failure: w = -(1/N) sum_{k=2..min(T, f)} C(f-1, k-1) / C(N-1, k-1), f the failures of the group.
-    The weights belong to a sum over the group, so A = N w with the aggregation `seq_mean_token_sum`.
-    For T <= N the expectation is exactly p' sum_{k=1..T} (1-p)^(k-1). check: r = [1,0,0,1,0,0,0,0] gives w = 0.125 and
-    -0.089286 for T = 2, 0.125 and -0.208333 for T = 8.
+    The weights belong to a sum over the group, so A = N w with the aggregation `seq_mean_token_sum`. A group that
+    shrank to one is 0. For T <= N the expectation is exactly p' sum_{k=1..T} (1-p)^(k-1). check: r = [1,0,0,1,0,0,0,0]
+    gives w = 0.125 and -0.089286 for T = 2, 0.125 and -0.208333 for T = 8.
     """
 
     order: int = Field(default=8, ge=1)
@@ -57,7 +58,7 @@ class Maclaurin(Options):
         sizes = listed(over_groups(valid.double(), batch.group))
         wins = listed(over_groups(success.double(), batch.group))
         rows = zip(sizes, wins, listed(success), listed(valid), strict=True)
-        numbers = [self._weight(round(n), round(k), win > 0) * n if ok else 0.0 for n, k, win, ok in rows]
+        numbers = [self._weight(round(n), round(k), win > 0) * n if ok and n > 1 else 0.0 for n, k, win, ok in rows]
         return replace(batch, advantage=batch.reward.new_tensor(numbers))
 
     def at_policy(self, batch: TrainBatch, logp: Tensor, ratio: Tensor) -> Tensor | None:
@@ -80,8 +81,8 @@ class Kimi(Options):
     """A_j = r_j - mean_g - tau sg(log pi(y_j) - log pi_i(y_j)) (Kimi k1.5, arXiv 2501.12599).
 
     pi_i is the policy at the start of the iteration: sampler, reference and optimizer restart together. The gradient is
-    that of (r - mean - tau lr)^2 up to the factor -2 tau. check: lr = [0.1, -0.2, 0.05, 0], r = [1, 0, 1, 0], tau 0.5
-    gives 0.45, -0.4, 0.475, -0.5.
+    that of (r - mean - tau lr)^2 up to the factor -2 tau. Token rewards are summed into r first.
+    check: lr = [0.1, -0.2, 0.05, 0], r = [1, 0, 1, 0], tau 0.5 gives 0.45, -0.4, 0.475, -0.5.
     """
 
     tau: float = Field(default=0.1, ge=0.0)
@@ -102,11 +103,12 @@ class Kimi(Options):
 
     def advantages(self, batch: TrainBatch) -> TrainBatch:
         """The batch with r - mean_g (N,) as `advantage`, the part that does not depend on the policy."""
-        valid = batch.reward.isnan().logical_not()
-        reward = batch.reward.double().where(valid, 0.0)
+        given = whole_rewards(batch).reward
+        valid = given.isnan().logical_not()
+        reward = given.double().where(valid, 0.0)
         count = over_groups(valid.double(), batch.group).clamp(min=1)
         centred = (reward - over_groups(reward, batch.group) / count).where(valid, 0.0)
-        centred = centred.to(batch.reward.dtype)
+        centred = centred.to(given.dtype)
         return with_extra(replace(batch, advantage=centred), kimi_centred=centred)
 
     def at_policy(self, batch: TrainBatch, logp: Tensor, ratio: Tensor) -> Tensor | None:
@@ -121,7 +123,8 @@ class Disco(Options):
 
     s = mean_t logp (`log_likelihood`, tau 10) or mean_t rho (`ratio`, tau 1). A = G / n_pos for positives, and
     -G softmax_neg(s / tau) for negatives (`hard_negatives` off: -G / n_neg, DisCO-b); 0 in one-sided groups, which
-    still count in the average. Use `seq_mean_token_mean`, no trust region, and the constraint `squared_hinge_kl`.
+    still count in the average, where a group weighs by its responses. Use `seq_mean_token_mean`, no trust region, and
+    the constraint `squared_hinge_kl`.
     """
 
     score: Literal["log_likelihood", "ratio"] = "log_likelihood"
@@ -134,6 +137,12 @@ class Disco(Options):
     """Reward of a positive, exactly."""
     negative: float = 0.0
     """Reward of a negative, exactly."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> Disco:
+        if self.positive == self.negative:
+            raise ValueError(f"positive and negative are the same reward, {self.positive:g}; give them different ones")
+        return self
 
     @property
     def needs(self) -> Needs:
@@ -171,7 +180,8 @@ class BestWorst(Options):
     """Online DPO (arXiv 2402.04792, 2405.07863) as advantages: the best and the worst response of a group are a pair.
 
     A = +- n_g b (sigma(-b h) - e) with h = (log pi/ref)(best) - (log pi/ref)(worst), n_g the group's size: the gradient
-    of DPO's mean over groups, with the aggregation `seq_mean_token_sum` and no ratio. Equal rewards give no pair.
+    of DPO's mean over groups (each by its share of the responses, where groups are ragged), with the aggregation
+    `seq_mean_token_sum` and no ratio. Token rewards are summed into the reward first; equal rewards give no pair.
     """
 
     beta: float = Field(default=0.1, gt=0.0)
@@ -188,6 +198,7 @@ class BestWorst(Options):
 
     def advantages(self, batch: TrainBatch) -> TrainBatch:
         """The batch with those at h = 0 (N,), which `rescore` replaces."""
+        batch = whole_rewards(batch)
         return replace(batch, advantage=self._weights(batch, batch.reward.nan_to_num(nan=0.0) * 0.0))
 
     def at_policy(self, batch: TrainBatch, logp: Tensor, ratio: Tensor) -> Tensor | None:

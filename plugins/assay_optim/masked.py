@@ -33,6 +33,13 @@ def row_sums(values: Tensor, mask: Tensor) -> Tensor:
     return (zero_where_masked(values, mask) * mask).sum(dim=1)
 
 
+def whole_rewards(batch: TrainBatch) -> TrainBatch:
+    """The batch with each response's token rewards added to its reward (N,): the response is one action."""
+    if batch.token_reward is None:
+        return batch
+    return replace(batch, reward=batch.reward + row_sums(batch.token_reward, batch.mask), token_reward=None)
+
+
 def row_means(values: Tensor, mask: Tensor) -> Tensor:
     """(N,) means of each row over its own tokens; 0 for an empty row."""
     return row_sums(values, mask) / mask.sum(dim=1).clamp(min=1)

@@ -23,6 +23,7 @@ GRPO: Table = {
     "regularisers": [{"use": "kl", "sample": "k3", "beta": 0.04}],
 }
 REFILL: Table = {"use": "zero_variance", "action": "refill"}
+HINGE: Table = {"use": "squared_hinge_kl", "beta": 1e3, "delta": 1e-4}
 PPO: Table = {
     **CRITIC,
     **TOKEN_CLIP,
@@ -198,7 +199,7 @@ PRESETS: tuple[Preset, ...] = (
         {
             "estimator": {"use": "disco", "score": "log_likelihood"},
             "aggregation": "seq_mean_token_mean",
-            "regularisers": ["squared_hinge_kl"],
+            "regularisers": [HINGE],
         },
     ),
     Preset(
@@ -209,7 +210,7 @@ PRESETS: tuple[Preset, ...] = (
             "estimator": {"use": "disco", "score": "ratio"},
             "ratio": "token",
             "aggregation": "seq_mean_token_mean",
-            "regularisers": ["squared_hinge_kl"],
+            "regularisers": [HINGE],
         },
     ),
     Preset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -71,12 +72,13 @@ class BatchStd(SampleScale):
         return (advantage.double() / (std + self.eps)).to(advantage.dtype)
 
 
-class GroupMeanScale(SampleScale):
+class GroupMeanOptions(Options):
     """A / (mean_g + eps) (MaxRL, arXiv 2602.02710, repository form); an all-wrong group is 0.
 
     With a mean over samples this is the maximum-likelihood gradient; with a sum it would be N times too large. A group
-    that shrank to one is 0 (the repository divides by eps there). The zero makes the expectation one of order N - 1
-    instead of N: with N = 5, p = 0.3 the expectation is 2.533 times that of REINFORCE, with `push` 2.7731.
+    that shrank to one is 0 (the repository divides by eps there). It is made for rewards of 0 and 1: others are warned
+    about, negative ones refused. The zero makes the expectation one of order N - 1 instead of N: with N = 5, p = 0.3
+    the expectation is 2.533 times that of REINFORCE, with `push` 2.7731.
     """
 
     eps: float = Field(default=1e-6, gt=0.0)
@@ -89,19 +91,41 @@ class GroupMeanScale(SampleScale):
         """Groups of two at least."""
         return Needs(logp_old=False, group_size_min=2)
 
+
+@dataclass
+class GroupMeanScale:
+    """A / (mean_g + eps); see `GroupMeanOptions`."""
+
+    options: GroupMeanOptions
+    warned: bool = False
+
+    @property
+    def level(self) -> Literal["sample", "token"]:
+        """`sample`."""
+        return "sample"
+
     def scale(self, advantage: Tensor, batch: TrainBatch, moments: GroupMoments) -> Tensor:
         """(N,) divided by the group's mean reward; raises `TrainingError` for a negative reward."""
-        lowest = float((advantage.double() + moments.mean).nan_to_num(nan=0.0).min()) if len(advantage) else 0.0
+        rewards = (advantage.double() + moments.mean).nan_to_num(nan=0.0)
+        lowest = float(rewards.min()) if len(rewards) else 0.0
         if lowest < -1e-6:
             raise TrainingError(
                 f"optimizer.scale 'group_mean': it divides by a group's mean reward, so rewards must not be negative; "
                 f"found {lowest:g}; use rewards of 0 and 1"
             )
-        scaled = (advantage.double() / (moments.mean + self.eps)).to(advantage.dtype)
-        if self.all_wrong == "push":
+        if not self.warned and bool(((rewards * (rewards - 1)).abs() > 1e-4).any()):
+            self.warned = True
+            log.warning("optimizer.scale 'group_mean': it is made for rewards of 0 and 1, and others were found")
+        scaled = (advantage.double() / (moments.mean + self.options.eps)).to(advantage.dtype)
+        if self.options.all_wrong == "push":
             pushed = (moments.mean == 0) & (moments.count > 1) & advantage.isnan().logical_not()
             scaled = scaled.where(pushed.logical_not(), -1.0)
         return scaled
+
+
+def build_group_mean(options: GroupMeanOptions) -> GroupMeanScale:
+    """The scale, which warns once."""
+    return GroupMeanScale(options)
 
 
 class WhitenSample(SampleScale):

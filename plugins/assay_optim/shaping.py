@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from assay.component import Options
 from assay.protocols import Needs, Sidecar
@@ -40,6 +40,12 @@ class Overlong(Options):
     """c; None for a fifth of L, as in the paper (4096 of 20480)."""
     factor: float = Field(default=1.0, ge=0.0)
     """Largest penalty."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> Overlong:
+        if self.max_tokens is not None and self.cache_tokens is not None and self.cache_tokens > self.max_tokens:
+            raise ValueError(f"cache_tokens is above max_tokens: {self.cache_tokens} of {self.max_tokens}")
+        return self
 
     def shape(self, batch: TrainBatch) -> TrainBatch:
         """Penalties added to the reward."""
@@ -104,6 +110,12 @@ class RewardClip(Options):
     high: float = 10.0
     """Largest reward."""
 
+    @model_validator(mode="after")
+    def _ordered(self) -> RewardClip:
+        if self.high < self.low:
+            raise ValueError(f"high is below low: {self.low:g}..{self.high:g}")
+        return self
+
     def shape(self, batch: TrainBatch) -> TrainBatch:
         """Clipped rewards."""
         return replace(batch, reward=batch.reward.clamp(self.low, self.high))
@@ -139,7 +151,7 @@ class LengthRewardOptions(Options):
 class LengthReward:
     """lam = 0.5 - (len - min_g) / (max_g - min_g); added: lam if correct, min(0, lam) if wrong; 0 for equal lengths.
 
-    check: correct responses of 100, 200, 300 tokens get 0.5, 0, -0.5.
+    Empty responses get nothing. check: correct responses of 100, 200, 300 tokens get 0.5, 0, -0.5.
     """
 
     options: LengthRewardOptions
@@ -159,7 +171,7 @@ class LengthReward:
         there = (lengths > 0) & batch.reward.isnan().logical_not()
         low = group_min(lengths.where(there, math.inf), batch.group)
         high = group_max(lengths.where(there, -math.inf), batch.group)
-        lam = (0.5 - (lengths - low) / (high - low).clamp(min=1)).where(high > low, 0.0)
+        lam = (0.5 - (lengths - low) / (high - low).clamp(min=1)).where(there & (high > low), 0.0)
         bonus = lam.where(batch.reward >= self.options.correct, lam.clamp(max=0.0))
         return replace(batch, reward=batch.reward + self.options.weight * bonus)
 

@@ -6,6 +6,7 @@ from assay.protocols import Needs
 from assay_optim.compose import needs_of
 from assay_optim.options import CompositionOptions, PartSpec
 from assay_optim.presets import Preset
+from assay_optim.shaping import DpoTokenReward
 
 COLUMNS = (
     "advantage",
@@ -42,7 +43,7 @@ def cells(preset: Preset, options: CompositionOptions) -> dict[str, str]:
         "aggregation": _name(options.aggregation),
         "KL": _kl(options),
         "batch rule": ", ".join(rules) or "-",
-        "models resident": _models(needs),
+        "models resident": _models(needs, options),
         "reward model": preset.reward_model or ("process rewards" if needs.token_reward else "-"),
         "critic": "yes" if needs.values else "no",
         "online sampling": "yes",
@@ -72,14 +73,20 @@ def _kl(options: CompositionOptions) -> str:
     found += [
         f"k1 in reward {spec.options.get('beta', '')}".strip() for spec in options.shaping if spec.use == "kl_in_reward"
     ]
+    found += [
+        f"k1 in reward {DpoTokenReward(**spec.options).b2:g}"
+        for spec in options.shaping
+        if spec.use == "dpo_token_reward"
+    ]
     found += ["in the advantage"] if options.estimator is not None and options.estimator.use == "kimi" else []
     return ", ".join(found) or "-"
 
 
-def _models(needs: Needs) -> str:
+def _models(needs: Needs, options: CompositionOptions) -> str:
     models = ["policy"]
     models += ["reference"] if needs.logp_ref else []
     models += ["critic"] if needs.values else []
+    models += ["cost critic"] if options.estimator is not None and options.estimator.use == "rectified" else []
     return ", ".join([*models, *needs.models])
 
 

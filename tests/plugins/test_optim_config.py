@@ -84,6 +84,31 @@ CONTRADICTIONS: list[tuple[str, dict[str, object], str]] = [
     ("kimi", {"baseline": "ema"}, "baseline: the estimator 'kimi' gives advantages in one piece; found baseline as"),
     ("gspo", {"credit": "return_to_go"}, "ratio: 'sequence' has one ratio per response and the credit 'return_to_go'"),
     ("gspo", {"trust_region": "divergence_mask"}, "trust_region: 'divergence_mask' compares single tokens"),
+    ("repo", {"ratio": "sequence"}, "ratio: 'sequence' has one ratio per response and the estimator 'rectified' one"),
+    ("prime", {"credit": "broadcast"}, "baseline: 'group_loo_per_source' centres the rewards of tokens and the credit"),
+    (
+        "maxrl_t",
+        {"shaping": ["kl_in_reward"]},
+        "shaping: 'kl_in_reward' pays single tokens and the estimator 'maclaurin'",
+    ),
+    (
+        "disco",
+        {"shaping": ["process_reward"]},
+        "shaping: 'process_reward' pays single tokens and the estimator 'disco'",
+    ),
+    ("disco", {"estimator": {"positive": 0}}, "estimator: positive and negative are the same reward, 0; give them"),
+    ("grpo", {"shaping": [{"use": "reward_clip", "low": 3, "high": 2}]}, "shaping[0]: high is below low: 3..2"),
+    (
+        "grpo",
+        {"shaping": [{"use": "overlong", "max_tokens": 10, "cache_tokens": 20}]},
+        "shaping[0]: cache_tokens is above max_tokens: 20 of 10",
+    ),
+    (
+        "grpo",
+        {"task_sampler": {"use": "accuracy_band", "low": 0.9, "high": 0.1}},
+        "task_sampler: high is below low: 0.9..0.1",
+    ),
+    ("grpo", {"sidecars": ["critic"]}, "sidecars[0].use: no sidecar named 'critic'; known: none."),
     ("reinforce", {"virtual_samples": {}}, "virtual_samples: they enter the statistics of a group; the baseline is"),
     ("kimi", {"shaping": ["length_reward"] * 2}, "two parts keep state under the name 'length_reward'"),
     (
@@ -121,6 +146,13 @@ MISTAKES: list[tuple[str, dict[str, object], str]] = [
     ("dpo", {"lnik": "square"}, "Did you mean 'link'?"),
     ("dpo", {"link": {"bta": 1}}, "objective.link.bta: link 'logistic' has no such option; known: beta, gamma"),
     ("kto", {"beta": "x"}, "objective.beta: Input should be a valid number"),
+    (
+        "simpo",
+        {"reference": "frozn"},
+        "objective.reference: Input should be 'frozen', 'iterate' or 'none'; found 'frozn'",
+    ),
+    ("spin", {"reference": 3}, "objective.reference: Input should be 'frozen', 'iterate' or 'none'; found 3"),
+    ("larpo_listmle", {"form": "list"}, "objective.form: Input should be 'contrastive', 'lambdarank' or 'listmle'"),
 ]
 
 
@@ -190,3 +222,6 @@ def test_every_optimizer_fills_the_composition_table() -> None:
     assert COMPONENTS["rto"].facts["models resident"] == "policy, reference, critic, dpo"
     assert COMPONENTS["scalerl"].facts["ratio"] == "token:gen"
     assert COMPONENTS["grpo"].facts["KL"] == "kl k3 0.04"
+    assert COMPONENTS["rto"].facts["KL"] == "k1 in reward 0.01"
+    assert COMPONENTS["disco"].facts["KL"] == "squared_hinge_kl 1000 0.0001"
+    assert COMPONENTS["repo"].facts["models resident"] == "policy, reference, critic, cost critic"

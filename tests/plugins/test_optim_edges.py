@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from assay.contracts.tensors import Forward
+from assay.contracts.tensors import Forward, TrainBatch
 from assay.errors import TrainingError
 from assay.testing.optimizer_suite import batch_of, loss_and_gradient
 from assay_optim import optimizer
@@ -31,6 +31,12 @@ def advantage(ours: Composition, rewards: list[float], lengths: list[int] | None
     return [float(value) for value in found]
 
 
+def advantage_of(ours: Composition, batch: TrainBatch) -> list[float]:
+    found = ours.prepare(batch).advantage
+    assert found is not None
+    return [float(value) for value in found]
+
+
 def test_a_group_that_shrank_to_one_gets_zero_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     for name in ("grpo", "dr_grpo", "rloo", "maxrl", "maxrl_t"):
         caplog.clear()
@@ -38,10 +44,43 @@ def test_a_group_that_shrank_to_one_gets_zero_and_one_warning(caplog: pytest.Log
         with caplog.at_level(logging.WARNING, logger="assay"):
             for _ in range(2):
                 found = advantage(ours, [1.0, 1.0, 0.0], groups=[0, 1, 1])
-                if name != "maxrl_t":
-                    assert found[0] == 0
+                assert found[0] == 0
         assert len(caplog.records) == 1
         assert ours.needs.group_size_min == 2
+
+
+def test_one_response_against_the_mean_of_its_batch_gets_zero_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    ours = optimizer("reinforce_batch_mean")
+    with caplog.at_level(logging.WARNING, logger="assay"):
+        assert [advantage(ours, [2.0, NAN]) for _ in range(2)] == [[0.0, 0.0]] * 2
+    assert [record.message for record in caplog.records] == [
+        "optimizer.baseline 'batch_mean': a batch has one scored response; its advantage is 0"
+    ]
+
+
+def test_maxrl_warns_once_about_rewards_between_zero_and_one(caplog: pytest.LogCaptureFixture) -> None:
+    ours = optimizer("maxrl")
+    with caplog.at_level(logging.WARNING, logger="assay"):
+        advantage(ours, [1.0, 0.0, NAN, 0.0])
+        assert not caplog.records
+        for _ in range(2):
+            assert advantage(ours, [0.75, 0.25]) == pytest.approx([0.5, -0.5], abs=1e-5)
+    assert len(caplog.records) == 1
+    assert "made for rewards of 0 and 1" in caplog.records[0].message
+
+
+def test_the_length_reward_pays_nothing_to_an_empty_response() -> None:
+    ours = optimizer("kimi", shaping=["length_reward"])
+    shaped = ours.prepare(batch_of([1, 1, 0, 1], [0, 10, 12, 20])).reward
+    assert shaped.tolist() == pytest.approx([1, 1.5, 0, 0.5])
+
+
+def test_rewards_of_tokens_reach_estimators_that_take_a_response_as_one_action() -> None:
+    batch = batch_of([1, 0, 0], [2, 2, 2], token_reward=torch.tensor([[0.0, 0.0], [0.5, 0.25], [-1.0, 0.0]]))
+    batch = replace(batch, logp_ref=torch.zeros(3, 2))
+    assert advantage_of(optimizer("kimi", shaping=[]), batch) == pytest.approx([0.75, 0.5, -1.25])
+    worst = advantage_of(optimizer("online_dpo"), batch)
+    assert worst[0] > 0 == worst[1] > worst[2]
 
 
 def test_equal_rewards_give_exactly_zero_and_count_as_zero_variance() -> None:

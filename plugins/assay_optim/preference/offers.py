@@ -12,8 +12,8 @@ from assay_optim.options import PartSpec, checked, spec
 from assay_optim.parts import indexed
 from assay_optim.preference.imitation import SftObjective, SftOptions
 from assay_optim.preference.links import Link, link_parts
-from assay_optim.preference.pairs import OrpoObjective, OrpoOptions, PairObjective, PairOptions
-from assay_optim.preference.ranked import LarpoObjective, LarpoOptions
+from assay_optim.preference.pairs import OrpoObjective, OrpoOptions, PairObjective, PairOptions, Reference
+from assay_optim.preference.ranked import Form, LarpoObjective, LarpoOptions
 from assay_optim.preference.unpaired import BnfObjective, BnfOptions, KtoObjective, KtoOptions
 
 
@@ -46,14 +46,14 @@ class SimpoOptions(PairOptions):
     """What is made of h."""
     length_norm: bool = True
     """Scores per token."""
-    reference: Any = "none"
+    reference: Reference = "none"
     """No reference."""
 
 
 class SpinOptions(PairOptions):
     """SPIN (arXiv 2401.01335): human texts against the last iterate's own; the iterate is also the reference."""
 
-    reference: Any = "iterate"
+    reference: Reference = "iterate"
     """The policy of the last iteration."""
 
 
@@ -62,7 +62,7 @@ class IterativeDpoOptions(PairOptions):
 
     link: PartSpec = spec("logistic", beta=0.1, smoothing=0.1)
     """What is made of h."""
-    reference: Any = "iterate"
+    reference: Reference = "iterate"
     """The policy of the last iteration."""
 
 
@@ -76,14 +76,14 @@ class HingeOptions(PairOptions):
 class LarpoLambdaRankOptions(LarpoOptions):
     """LarPO, all pairs of the list."""
 
-    form: Any = "lambdarank"
+    form: Form = "lambdarank"
     """The form."""
 
 
 class LarpoListOptions(LarpoOptions):
     """LarPO, the likelihood of the whole order."""
 
-    form: Any = "listmle"
+    form: Form = "listmle"
     """The form."""
 
 

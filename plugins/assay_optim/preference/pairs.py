@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Reference = Literal["frozen", "iterate", "none"]
+
+
 class PairOptions(PairColumns):
     """A member of the PsiPO family: link(h), h = score(chosen) - score(rejected) - margin."""
 
@@ -28,7 +31,7 @@ class PairOptions(PairColumns):
     """What is made of h."""
     length_norm: bool = False
     """Scores per token instead of whole log-ratios."""
-    reference: Literal["frozen", "iterate", "none"] = "frozen"
+    reference: Reference = "frozen"
     """Scores are log-ratios to the model at the start, to the policy of the last iteration, or no ratios at all."""
     iteration: int = Field(default=64, ge=1)
     """Updates per iteration where the reference is `iterate`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from assay.component import Options
 
@@ -47,6 +47,12 @@ class BandOptions(PassRateOptions):
     """Least rate."""
     high: float = Field(default=0.8, ge=0.0, le=1.0)
     """Largest rate."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> BandOptions:
+        if self.high < self.low:
+            raise ValueError(f"high is below low: {self.low:g}..{self.high:g}")
+        return self
 
 
 @dataclass
