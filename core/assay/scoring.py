@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
@@ -254,7 +254,15 @@ def reward_entries(rewards: Sequence[str | Mapping[str, Any]], *, where: str = "
     """Entries of names as after `-r`, and of tables as in a config; raises `ConfigError` for a wrong one or none."""
     if isinstance(rewards, str):
         raise ConfigError(f"{where}: rewards is one text; write rewards=[{rewards!r}]")
-    tables = [parse_reward(item) if isinstance(item, str) else dict(item) for item in rewards]
+    tables = [_table(item, f"{where}: rewards[{index}]") for index, item in enumerate(rewards)]
     if not tables:
         raise ConfigError(f"{where}: no reward source is named; for example rewards=['math']")
     return validate(_Entries, {"rewards": tables}, where=where).rewards
+
+
+def _table(item: object, where: str) -> dict[str, Any]:
+    if isinstance(item, str):
+        return parse_reward(item)
+    if isinstance(item, Mapping):
+        return dict(cast("Mapping[str, Any]", item))
+    raise ConfigError(f"{where}: expected a name as after -r, or a table with 'use'; found {item!r:.80}")

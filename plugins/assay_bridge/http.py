@@ -19,6 +19,7 @@ import math
 import os
 from collections.abc import Sequence
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -59,6 +60,13 @@ class HttpOptions(Options):
     def _address(cls, url: str) -> str:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"url starts with http:// or https://; found {url!r}")
+        try:
+            parts = urlsplit(url)
+            whole = bool(parts.hostname) and parts.port != 0 and not (parts.query or parts.fragment)
+        except ValueError:  # brackets or a port that are none
+            whole = False
+        if not whole or not url.isprintable() or " " in url:
+            raise ValueError(f"url is http://HOST:PORT, perhaps with a path; found {url!r}")
         return url.rstrip("/").removesuffix("/v1/score")
 
     @model_validator(mode="after")

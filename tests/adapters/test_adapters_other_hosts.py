@@ -116,6 +116,8 @@ def test_verl_compute_score_takes_the_rewards_as_reward_kwargs():
         as_verl_calls(verl.compute_score, rewards=["mth"])(
             data_source="x", solution_str="4", ground_truth="4", extra_info={}
         )
+    with pytest.raises(ConfigError, match=r"rewards is one text; write rewards=\['math'\]"):
+        as_verl_calls(verl.compute_score, rewards="math")(data_source="x", solution_str="4", ground_truth="4")
 
 
 def test_verl_reward_manager_judges_the_last_sequence(mine: str):
@@ -172,6 +174,22 @@ def test_openrlhf_mistakes_are_errors(mine: str):
         function(["something else"], ["a prompt: "], ["4"])
     with pytest.raises(ConfigError, match="2 queries, 1 prompts and 1 labels"):
         function(["a", "b"], ["a"], ["4"])
+
+    with pytest.raises(ConfigError, match="0 queries, 0 prompts and 0 labels"):
+        function([], [], [])
+
+
+@pytest.mark.parametrize("make", [openrlhf.reward, verl.reward, verl.reward_manager])
+def test_what_a_host_hands_over_is_checked_before_anything_is_judged(make: Any):
+    for masked in (float("nan"), float("inf"), "0", True):
+        with pytest.raises(ConfigError, match="masked= is the number that such an answer gets, and finite; found"):
+            make("math", masked=masked)
+    with pytest.raises(ConfigError, match=r"workers: input should be greater than or equal to 1; found 0"):
+        make("math", workers=0)
+    with pytest.raises(ConfigError, match=r"timeout_s: input should be greater than 0; found -1"):
+        make("math", timeout_s=-1)
+    with pytest.raises(ConfigError, match=r"rewards\[0\]: expected a name as after -r, or a table with 'use'; found 5"):
+        make(5)
 
 
 def test_verifiers_scores_its_own_traces_with_assay(tmp_path: Path, mine: str):

@@ -204,6 +204,9 @@ def test_options_are_checked_before_anything_is_asked():
     http = component_from("assay_bridge", "reward_source", "http")
     with pytest.raises(ValueError, match="url starts with http:// or https://"):
         http.config(url="localhost:8642")
+    for url in ("http://", "http://[::1", "http://127.0.0.1:99999", "http://a host", "http://:80", "http://host?x=1"):
+        with pytest.raises(ValueError, match=r"url is http://HOST:PORT, perhaps with a path; found 'http://"):
+            http.config(url=url)
     with pytest.raises(ValueError, match="ends before it starts"):
         http.config(url="http://localhost:8642", value_range=[1.0, 0.0])
     with pytest.raises(ConfigError, match="token_env: the environment variable 'NO_SUCH_TOKEN' is not set"):

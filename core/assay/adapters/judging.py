@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.config.rewards import JudgingConfig, RewardEntry
+from assay.config.validation import validate
 from assay.contracts import Candidate, Judgement, Reward, Rollout, Task
 from assay.errors import ConfigError, JudgingError
 from assay.judging import Panel, WorkerPool, open_panel
@@ -133,7 +134,7 @@ class Judge:
         """Check the entries; raises `ConfigError` in one sentence, which begins with `where`."""
         self.where = where
         self.entries = reward_entries(rewards, where=where)
-        self._judging = JudgingConfig(workers=workers, timeout_s=timeout_s)
+        self._judging = validate(JudgingConfig, {"workers": workers, "timeout_s": timeout_s}, where=where)
         self._base_dir = Path.cwd()
         check_rewards(Registry.load(), self.entries, where=where)
         self._start()

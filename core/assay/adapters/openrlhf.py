@@ -17,7 +17,7 @@ from assay.adapters.judging import Judge
 from assay.contracts import Rollout, Task
 from assay.errors import ConfigError
 from assay.remote.items import response_in, rollout_of, task_of
-from assay.remote.unscored import told
+from assay.remote.unscored import stand_in, told
 
 RewardFunction = Callable[..., dict[str, Any]]
 
@@ -33,6 +33,7 @@ def reward(
     could not judge, which without it is an error. Raises `ConfigError` for a wrong entry.
     """
     where = f"openrlhf.reward({', '.join(repr(item) for item in rewards)})"
+    masked = stand_in(masked, where=where)
     judge = Judge(rewards, where=where, workers=workers, timeout_s=timeout_s)
 
     def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **_: object) -> Any:
@@ -52,9 +53,10 @@ def reward(
 def _groups(
     queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], judge: Judge
 ) -> list[tuple[Task, list[Rollout]]]:
-    if not len(queries) == len(prompts) == len(labels):
+    if not len(queries) == len(prompts) == len(labels) or len(queries) == 0:
         raise ConfigError(
-            f"{judge.where}: {len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels; as many of each"
+            f"{judge.where}: {len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels; as many of each, "
+            "and one at least"
         )
     groups: list[tuple[Task, list[Rollout]]] = []
     for query, prompt, label in zip(queries, prompts, labels, strict=True):

@@ -22,7 +22,7 @@ from assay.adapters.judging import Judge, Judged
 from assay.contracts import Rollout, Task
 from assay.errors import ConfigError
 from assay.remote.items import rollout_of, task_of
-from assay.remote.unscored import told
+from assay.remote.unscored import stand_in, told
 from assay.rows import first_known
 from assay.scoring import PROMPTS
 
@@ -52,7 +52,7 @@ class _Scorer:
         timeout_s: float | None,
         where: str,
     ) -> None:
-        self.where, self.masked = where, masked
+        self.where, self.masked = where, stand_in(masked, where=where)
         self.judge = Judge(rewards, where=where, workers=workers, timeout_s=timeout_s)
 
     def item(self, data_source: str, text: str, truth: object, extra: Mapping[str, Any]) -> tuple[Task, list[Rollout]]:
@@ -112,6 +112,8 @@ def compute_score(
     **_: object,
 ) -> Score:
     """As what `reward` returns, with its arguments as verl's `reward_kwargs`; equal arguments share one judge."""
+    if isinstance(rewards, str):
+        raise ConfigError(f"verl.compute_score: rewards is one text; write rewards=[{rewards!r}]")
     chosen = [item if isinstance(item, str) else dict(item) for item in rewards]
     key = json.dumps([chosen, masked, workers, timeout_s], sort_keys=True, default=str)
     with _judges_lock:

@@ -1,10 +1,11 @@
 """What a host that knows no missing reward is told of one: a number that the user named, or an error."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from assay.contracts import Judgement, Reward
-from assay.errors import JudgingError
+from assay.errors import ConfigError, JudgingError
 from assay.remote.answers import answer_of
 
 
@@ -16,6 +17,15 @@ class Told(NamedTuple):
     """`masked` and `declared`, and per source `SOURCE/scored`, `/abstained`, `/failed`: each 0.0 or 1.0, always the
     same keys."""
     reason: str | None
+
+
+def stand_in(masked: float | None, *, where: str) -> float | None:
+    """The number that was named for answers without a reward, or None; raises `ConfigError` for what is no number."""
+    if masked is None:
+        return None
+    if isinstance(masked, bool) or not isinstance(masked, int | float) or not math.isfinite(masked):  # pyright: ignore[reportUnnecessaryIsInstance] # trainers hand over what their own configs say
+        raise ConfigError(f"{where}: masked= is the number that such an answer gets, and finite; found {masked!r}")
+    return float(masked)
 
 
 def told(
