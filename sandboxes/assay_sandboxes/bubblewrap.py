@@ -39,7 +39,7 @@ class Bubblewrap:
     """Starts jails with bwrap."""
 
     name = "bubblewrap"
-    start_within_s = 10.0
+    start_within_s = 30.0
 
     def __init__(self, options: BubblewrapOptions, home: Home) -> None:
         """Find bwrap; raises `SandboxError` in one sentence where there is none."""

@@ -56,7 +56,7 @@ class Docker:
     name = "docker"
     guarantees = GUARANTEES
     gaps: ClassVar[dict[Guarantee, str]] = {}
-    start_within_s = 20.0
+    start_within_s = 60.0
 
     def __init__(self, options: DockerOptions, _home: Home) -> None:
         """Reach the engine, remove containers of dead owners, and have an image; raises `SandboxError`."""

@@ -16,7 +16,7 @@ class LocalBackend:
     """Starts zygotes without a file system of their own."""
 
     name = "local"
-    start_within_s = 10.0
+    start_within_s = 30.0
 
     def __init__(self, options: SandboxOptions, home: Home, *, landlock: bool, seccomp: bool, drop: bool) -> None:
         """Bound each job by `landlock` and `seccomp`; `drop` says whether root becomes an unprivileged user."""

@@ -234,8 +234,8 @@ class Slot:
         if refused is not None:
             return self._plain("exited", "not run: the program was refused"), refused
         wall_s = max(asking.limits.wall_s, answering.limits.wall_s)
-        deadline = time.monotonic() + wall_s + GRACE_S
         ours, theirs = self.jail(), other.jail()
+        deadline = time.monotonic() + wall_s + GRACE_S
         messages, _ = other._load(answering)
         numbers = [theirs.send([*messages, {**_run_message(answering), "serve": True}], wall_s=wall_s)]
         messages, _ = self._load(asking)

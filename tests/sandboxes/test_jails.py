@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from assay.component import BuildContext
 from assay.contracts.sandbox import Job, JobLimits
 from assay.errors import SandboxError
+from assay_sandboxes import visit
 from assay_sandboxes.home import PREFIX, owner, sweep
 from assay_sandboxes.jail import Transport
 from assay_sandboxes.options import BubblewrapOptions, LandlockOptions, SubprocessOptions
@@ -224,6 +227,26 @@ def test_a_job_that_is_cancelled_before_it_begins_never_runs(busy_with: str, mon
         await sandbox.aclose()
 
     asyncio.run(run())
+
+
+def test_the_start_of_a_jail_is_not_charged_to_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = _open_landlock()
+    late = 0.0
+    backend = sandbox._trusted[0].slot._backend  # pyright: ignore[reportPrivateUsage]
+    start = backend.start
+
+    def slowly(*, trusted: bool) -> Transport:
+        nonlocal late
+        late += 100.0
+        return start(trusted=trusted)
+
+    monkeypatch.setattr(backend, "start", slowly)
+    monkeypatch.setattr(visit, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late))
+    asking = Job(source="print(42)", trusted=True)
+    asked, answered = asyncio.run(sandbox.run_pair(asking, Job(source="def f(x):\n    return x\n")))
+    assert (asked.outcome, asked.stdout, answered.outcome) == ("exited", "42\n", "exited")
+    assert late == 100.0
+    asyncio.run(sandbox.aclose())
 
 
 def test_more_jobs_than_slots_all_run_and_one_that_waits_can_be_cancelled() -> None:
