@@ -72,6 +72,7 @@ def test_new_packages_are_clean_to_pyright_and_ruff(
         (["Chess"], "'Chess' is no name for a component; write small letters and digits"),
         (["../chess"], "is no name for a component"),
         (["lambda"], "is no name for a component"),
+        (["a" * 300], "joined by hyphens, at most 60 characters"),
         (["math"], "'math' is an existing reward source of assay"),
         (["clip", "--kind", "optimizer-part"], "'clip' is an existing optimizer part of assay"),
         (["rules"], "the package assay_rules is installed already"),
@@ -86,3 +87,11 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     assert main(["new", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert list(here.iterdir()) == [here / "assay-there"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir("/proc")  # where nobody may make a folder
+    assert main(["new", "chess"]) == 2
+    assert "assay new: assay-chess: cannot be written: " in capsys.readouterr().err

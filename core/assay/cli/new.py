@@ -2,6 +2,7 @@
 
 import keyword
 import re
+import shutil
 from pathlib import Path
 from string import Template
 from typing import Literal
@@ -14,6 +15,8 @@ from assay.registry import WORDS, Registry
 Kind = Literal["verifier", "optimizer-part", "sandbox"]
 TEMPLATES = Path(__file__).with_name("templates")
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+MAX_CHARACTERS = 60
+"""Longest name: files and folders are called by it."""
 
 
 def new(name: str, /, *, kind: Kind = "verifier") -> int:
@@ -26,7 +29,11 @@ def new(name: str, /, *, kind: Kind = "verifier") -> int:
     name = name.removeprefix("assay-")
     folder = Path(f"assay-{name.replace('_', '-')}")
     _check(name, folder, Registry.load())
-    written = scaffold(name, kind, folder)
+    try:
+        written = scaffold(name, kind, folder)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ConfigError(f"assay new: {folder}: cannot be written: {error.strerror}; go to another folder") from error
     say(f"wrote {folder}: {', '.join(str(path.relative_to(folder)) for path in written)}")
     option = " --set unsafe=true" if kind == "sandbox" else ""
     say(f"Next: python -m pip install -e {folder}   then   assay check {name}{option}   and   pytest {folder}/tests")
@@ -60,9 +67,11 @@ def scaffold(name: str, kind: Kind, folder: Path) -> list[Path]:
 
 
 def _check(name: str, folder: Path, registry: Registry) -> None:
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not NAME.fullmatch(name) or keyword.iskeyword(name) or len(name) > MAX_CHARACTERS:
+        shown = name if len(name) <= MAX_CHARACTERS else f"{name[:MAX_CHARACTERS]}..."
         raise ConfigError(
-            f"assay new: {name!r} is no name for a component; write small letters and digits, words joined by hyphens"
+            f"assay new: {shown!r} is no name for a component; write small letters and digits, words joined by "
+            f"hyphens, at most {MAX_CHARACTERS} characters"
         )
     if folder.exists():
         raise ConfigError(f"assay new: {folder} exists already; choose another name, or remove it first")

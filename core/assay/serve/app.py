@@ -34,6 +34,9 @@ NO_REWARD: dict[int | str, dict[str, Any]] = {
     424: {"model": Problem, "description": "An answer has no reward, and the address names no number for it."}
 }
 
+NO_OBJECT = FieldProblem(field="body", message="expected a JSON object")
+NO_CONTENT_TYPE = f"{NO_OBJECT.message}; send one with the header Content-Type: application/json"
+
 
 class _StrictRequest(Request):
     """A request whose JSON has no NaN, no lone surrogate and no nesting without end."""
@@ -136,8 +139,10 @@ def _add_refusals(app: FastAPI) -> None:
     """Every refusal has one form: a sentence, and the fields where there are any."""
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         problems = _field_problems(error)
+        if problems[0] == NO_OBJECT and "json" not in request.headers.get("content-type", ""):
+            problems[0] = NO_OBJECT.model_copy(update={"message": NO_CONTENT_TYPE})
         return _refuse(422, f"{problems[0].field}: {problems[0].message}", errors=tuple(problems))
 
     @app.exception_handler(ConfigError)
@@ -180,6 +185,8 @@ def _field_problem(detail: Any) -> FieldProblem:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
     if detail["type"] == "json_invalid":
         return FieldProblem(field="body", message=f"it is no JSON: {detail['ctx']['error']}")
+    if detail["type"] == "model_attributes_type" and not location:
+        return NO_OBJECT
     if detail["type"] == "extra_forbidden":
         return FieldProblem(field=place, message="unknown key; see /openapi.json")
     message = str(detail["msg"]).removeprefix("Value error, ")
