@@ -89,6 +89,7 @@ def judged(row: Mapping[str, Any], options: RewardOptions) -> list[Judged]:
     for solution in solutions(row, options.model_copy(update={"after_first_error": "keep", "alternatives": False})):
         if solution.outcome is not None:
             text, spans = join(solution, options.splitter)
+            spans = tuple(span for span in spans if span.start < span.end)  # a blank text is no step
             found.append(Judged(solution.prompt, text, spans, solution.outcome, solution.domain))
     return found
 

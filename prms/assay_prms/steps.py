@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from assay.contracts.tensors import Forward, LossReport
+from assay.errors import ConfigError
 from assay.protocols import Encoder, Example, ExampleTotals
 from assay_prms.aggregate import Aggregation
 from assay_prms.objective import (
@@ -216,12 +217,19 @@ class PqmObjective(_HeadObjective[PqmOptions]):
 def step_examples(
     row: Mapping[str, Any], encode: Encoder, options: RewardOptions, targets: Targets, *, hard_only: bool = False
 ) -> list[Example]:
-    """The labelled solutions of a row, with `labels` and `places` of their steps in `facts`."""
+    """The labelled solutions of a row, with `labels` and `places` of their steps in `facts`.
+
+    Raises:
+        ConfigError: a blank step has a label, or the row cannot be read.
+    """
     found: list[Example] = []
     for solution in solutions(row, options):
         labels = targets_of(solution, targets, hard_only=hard_only)
         if all(label is None for label in labels):
             continue
+        for number, (step, label) in enumerate(zip(solution.steps, labels, strict=True), 1):
+            if label is not None and not step.strip():
+                raise ConfigError(f"step {number}: it has a label and is blank, which is no step; leave both out")
         text, spans = join(solution, options.splitter)
         cut = placed(encode, solution.prompt, text, spans, options)
         facts = {"labels": tuple(labels), "places": cut.places, "domain": solution.domain}

@@ -38,6 +38,16 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (BASE | {"data": {"path": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
     (BASE | {"data": {}}, "c.toml: data: key 'path' is missing"),
     (BASE | {"trainig": {}}, "Did you mean 'training'?"),
+    (
+        {
+            "kind": "prm",
+            "model": {"base": "model"},
+            "objective": {"use": "step"},
+            "data": {"path": "labels.jsonl"},
+            "evaluate": {"best_of": [4, 0]},
+        },
+        "c.toml: evaluate.best_of[1]: input should be greater than or equal to 1; found 0",
+    ),
     (BASE | {"training": {"batch_size": 0}}, "c.toml: training.batch_size"),
     (BASE | {"training": {"learning_rates": 1}}, "Did you mean 'learning_rate'?"),
     (BASE | {"objective": {"use": "sfd"}}, "Did you mean 'sft'?"),

@@ -268,6 +268,10 @@ MISTAKES: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
         "rows.jsonl:33: labels: more labels than steps; found 2 labels for 1 steps",
     ),
     (
+        [*STEPS, {"problem": "1+1=", "steps": ["a", " "], "labels": [True, False]}], {"use": "pqm"},
+        "rows.jsonl:33: step 2: it has a label and is blank, which is no step; leave both out",
+    ),
+    (
         [{"problem": "1+1=", "steps": ["a"], "labels": [None]}], {"use": "step"},
         "nothing to learn from in",
     ),

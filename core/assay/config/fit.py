@@ -1,6 +1,6 @@
 """The config tree of the kinds that learn from examples: `sft`, `preference` and `prm`."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -84,7 +84,7 @@ class PrmEvaluate(FitEvaluate):
 
     first_error: str | None = None
     """A file in ProcessBench's form (problem, steps, label: index of the first wrong step or -1)."""
-    best_of: tuple[int, ...] = ()
+    best_of: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """n of best-of-n over the held-out responses of each problem."""
     aggregate: tuple[Literal["min", "product", "last", "mean"], ...] = ("min",)
     """How the scores of steps become one of the response, for best-of-n."""
