@@ -183,6 +183,71 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
+RANKED = {"prompt": "q", "responses": ["a", "b"]}
+BAD.extend(
+    [
+        ("larpo", {**RANKED, "responses": ["a", 2]}, "column 'responses': a list of texts is expected; found 2"),
+        (
+            "larpo",
+            {**RANKED, "responses": [[said("assistant", "a")], "b"]},
+            "column 'responses': a list of texts is expected",
+        ),
+        (
+            "dpo",
+            {"chosen": [said("user", "p"), said("user", "a")], "rejected": [said("user", "p"), said("user", "b")]},
+            "column 'chosen': the last message is the response, and its role is 'user'",
+        ),
+        (
+            "dpo",
+            {
+                "chosen": [said("user", "p"), said("assistant", "a")],
+                "rejected": [said("user", "o"), said("assistant", "b")],
+            },
+            "columns 'chosen' and 'rejected': they answer different prompts; a pair has one prompt",
+        ),
+    ]
+)
+WITH_OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("larpo", {"scores_column": "s"}, {**RANKED, "s": ["x", 1]}, "column 's': a finite number is expected; found 'x'"),
+    (
+        "larpo",
+        {"scores_column": "s"},
+        {**RANKED, "s": [None, 1]},
+        "column 's': a finite number is expected; found None",
+    ),
+    ("larpo", {"scores_column": "s"}, {**RANKED, "s": [float("nan"), 1]}, "column 's': a finite number is expected"),
+    ("dpo", {"margin_column": "m"}, {**PAIR, "m": float("inf")}, "column 'm': a finite number is expected; found inf"),
+    ("dpo", {"margin_column": "m"}, {**PAIR, "m": 10**400}, "column 'm': a finite number is expected; found 1000"),
+    ("dpo", {"weight_column": "w"}, {**PAIR, "w": -0.5}, "column 'w': a weight is 0 or more; found -0.5"),
+    (
+        "sft",
+        {"messages_column": "m"},
+        {"m": [said("assistant", "a")]},
+        "column 'm': a list of two messages or more is expected",
+    ),
+    ("sft", {"messages_column": "m"}, {"m": "a"}, "column 'm': a list of two messages or more is expected; found 'a'"),
+    (
+        "sft",
+        {"messages_column": "m"},
+        {"m": [said("user", "p"), said("assistant", "a"), said("user", "o")]},
+        "column 'm': the last message is the response, and its role is 'user'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "row", "sentence"), WITH_OPTIONS)
+def test_a_bad_cell_is_one_sentence(name: str, options: dict[str, Any], row: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        objective(name, **options).read(row, encode)
+    assert str(caught.value).startswith(sentence)
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize(("name", "row", "sentence"), BAD)
 def test_a_bad_row_is_one_sentence(name: str, row: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:

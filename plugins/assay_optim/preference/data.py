@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -76,6 +77,11 @@ def read_pair(row: Mapping[str, Any], columns: PairColumns, encode: Encode) -> E
         prompt, response = _split(row, name, columns.prompt_column)
         texts.append(response)
         sequences.append(encode(prompt, response))
+    if sequences[0][0] != sequences[1][0]:
+        raise ConfigError(
+            f"columns {columns.chosen_column!r} and {columns.rejected_column!r}: they answer different prompts; "
+            "a pair has one prompt"
+        )
     if texts[0] == texts[1] or not all(texts):
         return None
     facts = {} if columns.margin_column is None else {"margin": number(row, columns.margin_column)}
@@ -97,16 +103,19 @@ def read_ranked(row: Mapping[str, Any], columns: RankedColumns, encode: Encode) 
     """Responses best first, or None where fewer than two different ones are left."""
     prompt = column(row, columns.prompt_column)
     responses = _list(row, columns.responses_column)
+    for text in responses:
+        if not isinstance(text, str):
+            raise ConfigError(f"column {columns.responses_column!r}: a list of texts is expected; found {text!r:.100}")
     if columns.scores_column is not None:
-        scores = _list(row, columns.scores_column)
+        scores = [_finite(score, columns.scores_column) for score in _list(row, columns.scores_column)]
         if len(scores) != len(responses):
             raise ConfigError(
                 f"column {columns.scores_column!r}: one score per response; "
                 f"found {len(scores)} scores for {len(responses)} responses"
             )
-        order = sorted(range(len(responses)), key=lambda index: -float(scores[index]))
+        order = sorted(range(len(responses)), key=lambda index: -scores[index])
         responses = [responses[index] for index in order]
-    kept = chosen_ends([str(text) for text in responses if text], columns.top, columns.bottom)
+    kept = chosen_ends([text for text in responses if text], columns.top, columns.bottom)
     if len(set(kept)) < 2:
         return None
     return Example(tuple(encode(prompt, text) for text in kept))
@@ -117,7 +126,7 @@ def read_text(row: Mapping[str, Any], columns: TextColumns, encode: Encode) -> E
     if columns.text_column is not None:
         return _plain_text(row, columns, encode)
     if columns.messages_column is not None:
-        prompt, response = _split(row, columns.messages_column, "")
+        prompt, response = _conversation(row, columns.messages_column)
     else:
         prompt, response = _split(row, columns.response_column, columns.prompt_column)
     return Example((encode(prompt, response),), weight=_weight(row, columns.weight_column)) if response else None
@@ -152,14 +161,21 @@ def column(row: Mapping[str, Any], name: str) -> Any:
 
 def number(row: Mapping[str, Any], name: str) -> float:
     """A finite number of a column."""
-    value = column(row, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise ConfigError(f"column {name!r}: a number is expected; found {value!r}")
+    return _finite(column(row, name), name)
+
+
+def _finite(value: Any, name: str) -> float:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if not known or not abs(value) <= sys.float_info.max:
+        raise ConfigError(f"column {name!r}: a finite number is expected; found {value!r:.60}")
     return float(value)
 
 
 def _weight(row: Mapping[str, Any], name: str | None) -> float:
-    return 1.0 if name is None else number(row, name)
+    weight = 1.0 if name is None else number(row, name)
+    if weight < 0:
+        raise ConfigError(f"column {name!r}: a weight is 0 or more; found {weight:g}")
+    return weight
 
 
 def _list(row: Mapping[str, Any], name: str) -> list[Any]:
@@ -169,6 +185,13 @@ def _list(row: Mapping[str, Any], name: str) -> list[Any]:
     return cast("list[Any]", value)
 
 
+def _conversation(row: Mapping[str, Any], name: str) -> tuple[Any, str]:
+    value = column(row, name)
+    if not isinstance(value, list) or len(cast("list[Any]", value)) < 2:
+        raise ConfigError(f"column {name!r}: a list of two messages or more is expected; found {value!r:.100}")
+    return _split(row, name, name)
+
+
 def _split(row: Mapping[str, Any], name: str, prompt_column: str) -> tuple[Any, str]:
     value = column(row, name)
     if isinstance(value, str):
@@ -176,7 +199,9 @@ def _split(row: Mapping[str, Any], name: str, prompt_column: str) -> tuple[Any, 
     if isinstance(value, list) and value:
         *before, last = cast("list[Any]", value)
         if isinstance(last, Mapping) and isinstance(cast("Mapping[str, Any]", last).get("content"), str):
-            prompt = before or column(row, prompt_column)
-            return prompt, str(cast("Mapping[str, Any]", last)["content"])
+            response = cast("Mapping[str, Any]", last)
+            if (role := response.get("role", "assistant")) != "assistant":
+                raise ConfigError(f"column {name!r}: the last message is the response, and its role is {role!r}")
+            return before or column(row, prompt_column), str(response["content"])
     kind = type(cast("object", value)).__name__
     raise ConfigError(f"column {name!r}: a text or a list of messages is expected; found {kind}")
