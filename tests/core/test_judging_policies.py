@@ -139,6 +139,27 @@ def test_a_source_that_joins_late_gets_no_credit() -> None:
     assert served.count("new") == 5
 
 
+def test_a_source_that_was_idle_has_no_credit() -> None:
+    share = FairShare()
+    share.join("steady", 1.0)
+    share.join("rare", 1.0)
+    for _ in range(100):  # alone for a long time
+        share.charge(share.first(["steady"]), 1.0)
+    share.ask("rare")
+    served: list[object] = []
+    for _ in range(10):
+        name = share.first(["steady", "rare"])
+        served.append(name)
+        share.charge(name, 1.0)
+        share.ask(name)
+    assert served.count("rare") in (5, 6)
+
+
+@pytest.mark.parametrize(("threshold", "limit"), [(0.5, 25), (0.58, 29), (0.14, 7), (0.29, 14), (0.01, 0), (1.0, 50)])
+def test_the_limit_of_failures_is_the_share_of_the_window(threshold: float, limit: int) -> None:
+    assert Health(threshold=threshold).limit == limit
+
+
 def test_the_26th_failure_of_50_is_one_too_many() -> None:
     health = Health(threshold=0.5)
     for _ in range(25):

@@ -103,16 +103,26 @@ class Batcher(Generic[T]):
 
 @dataclass
 class FairShare:
-    """Who may use a shared device next: the source that has used least of it for its weight (stride scheduling)."""
+    """Who may use a shared device next: the source that has used least of it for its weight.
+
+    Start-time fair queueing (Goyal, Vin, Cheng 1996): a source that asked for nothing meanwhile is level with the one
+    that was served last, and has no credit to keep others waiting with.
+    """
 
     used: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     """Weighted cost so far, by source."""
     weights: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
+    served: float = 0.0
+    """What the source served last had used when its turn came."""
 
     def join(self, source: Hashable, weight: float) -> None:
         """A source begins to use the device; it starts level with the least served, not with a credit."""
         self.weights[source] = weight
-        self.used[source] = min(self.used.values(), default=0.0)
+        self.used[source] = max(self.served, min(self.used.values(), default=0.0))
+
+    def ask(self, source: Hashable) -> None:
+        """A source that had nothing to send has something again."""
+        self.used[source] = max(self.used[source], self.served)
 
     def charge(self, source: Hashable, cost: float) -> None:
         """Count `cost` (items, tokens or seconds) as used by `source`."""
@@ -120,4 +130,6 @@ class FairShare:
 
     def first(self, asking: Iterable[Hashable]) -> Hashable:
         """Whose turn it is among those that ask; ties go to the one that asked first."""
-        return min(asking, key=lambda source: self.used[source])
+        chosen = min(asking, key=lambda source: self.used[source])
+        self.served = self.used[chosen]
+        return chosen

@@ -1,5 +1,6 @@
 """Whether a source can still be trusted to work, and how long to pause before another try; pure."""
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ class Health:
     @property
     def limit(self) -> int:
         """Most failures among the last `window` verdicts of a healthy source."""
-        return int(self.threshold * self.window)
+        return math.floor(self.threshold * self.window + 1e-9)  # 0.58 * 50 is 28.999999999999996
 
     @property
     def unhealthy(self) -> bool:

@@ -54,6 +54,7 @@ class Device:
     def ask(self, source: "Source") -> None:
         """A source has a batch that could leave."""
         if source not in self.asking:
+            self.share.ask(source)
             self.asking.append(source)
         self.next()
 
