@@ -143,6 +143,11 @@ def test_resuming_what_was_never_started_is_refused(folder: Path, capsys: pytest
         (["score", "nowhere.jsonl", "-r", "math"], "nowhere.jsonl: no such file"),
         (["score", "tasks.jsonl", "-r", "mth", "--response", "answer"], "Did you mean 'math'?"),
         (["score", "tasks.jsonl", "-r", "mine.py", "--response", "answer"], "which function of the file?"),
+        (
+            ["score", "tasks.jsonl", "-r", "math", "--fail-above", "2"],
+            "--fail-above 2: a share of the verdicts is 0 to 1",
+        ),
+        (["score", "tasks.jsonl", "-r", "math", "--fail-above", "nan"], "--fail-above nan: a share of the verdicts"),
         (["show", "nothing"], "no run 'nothing' in runs; found none"),
         (["shwo"], "no command 'shwo'"),
         (["plugins", "--kind", "optimiser"], "Did you mean 'optimizer'?"),

@@ -68,6 +68,8 @@ def score(
         runs_dir: Where a run is looked for, and where this one is kept unless a config says it.
         json_: One JSON object per row on stdout.
     """
+    if fail_above is not None and not 0 <= fail_above <= 1:
+        raise ConfigError(f"assay score: --fail-above {fail_above:g}: a share of the verdicts is 0 to 1")
     settings = None
     if config is not None or reward or data is None:
         settings = _settings(data, reward, config, out, prompt, response, reference, on_bad_row, workers, timeout_s)
