@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from assay.training.forward import TokenRow
     from assay.training.model import PolicyModel
     from assay.training.ranks import Ranks
+
+log = logging.getLogger(__name__)
 
 TENSORS = "prime.safetensors"
 NUMBERS = "prime.json"
@@ -91,6 +94,7 @@ class Prime:
             value_range=(-1e9, 1e9), memory_mib=None, deterministic=False,
         )  # fmt: skip
         self._busy = asyncio.Lock()
+        self._warned = False
 
     def divide(self, ranks: Ranks) -> None:
         """Hold a part of both models only, and share the work of every call."""
@@ -201,6 +205,7 @@ class Prime:
         from assay_prms.losses import yes_or_no
 
         lessons, left = self.lessons(groups)
+        self._watch(groups)
         metrics: dict[str, float] = {"prime/version": float(self.version), "prime/groups_left_out": float(left)}
         metrics["prime/responses"] = float(len(lessons))
         if not lessons:
@@ -261,11 +266,30 @@ class Prime:
 
     def _outcome(self, reward: Reward) -> float | None:
         """What the verified source said; None where it abstained or failed, which is nothing to learn from."""
-        wanted = self.options.outcome
         for part in reward.parts:
-            if part.source == wanted or (wanted is None and part.source.partition("#")[0] != "prime"):
+            if self._verifies(part.source):
                 return part.value if part.status == "scored" else None
         return None
+
+    def _verifies(self, source: str) -> bool:
+        """Whether the source of that name says which responses are right."""
+        wanted = self.options.outcome
+        return source == wanted or (wanted is None and source.partition("#")[0] != "prime")
+
+    def _watch(self, groups: Sequence[ScoredGroup]) -> None:
+        """One warning where no source of a batch says which responses are right, so that nothing can be learned."""
+        names = dict.fromkeys(part.source for group in groups for reward in group.rewards for part in reward.parts)
+        if self._warned or not names or any(map(self._verifies, names)):
+            return
+        self._warned = True
+        wanted = (
+            "another source beside it" if self.options.outcome is None else f"a source named {self.options.outcome!r}"
+        )
+        log.warning(
+            "prime: it learns from the verdicts of %s, and the rewards of this batch have none; found %s. Name one of "
+            "rewards by its option outcome",
+            wanted, ", ".join(names),
+        )  # fmt: skip
 
     def _plan(self, rows: Sequence[TokenRow]) -> list[list[int]]:
         from assay.training.batch import plan_micro_batches
