@@ -4,9 +4,12 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import struct
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,9 @@ import pytest
 from assay.contracts import Message, Rollout, RolloutRequest, Sampling, Task, WeightsRef
 from assay.errors import EngineError
 from assay_engines.vllm.engine import Speaker, VLLMEngine
-from assay_engines.vllm.host import OwnHost
+from assay_engines.vllm.host import GivenHost, OwnHost
 from assay_engines.vllm.options import VLLMOptions
-from assay_engines.vllm.server import new_log
+from assay_engines.vllm.server import free_port, new_log
 from assay_engines.vllm.transfer import FileTransfer
 
 EngineThatDies = Callable[[Mapping[str, int], int], VLLMEngine]
@@ -108,17 +111,64 @@ def engine_that_dies(letters: Any, tmp_path: Path) -> EngineThatDies:
     return make
 
 
+class Owner(logging.Handler):
+    """Starts a server again as soon as the engine says that it has noticed its end."""
+
+    def __init__(self, again: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._again = again
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "waiting for its next life" in record.getMessage() or "the server died" in record.getMessage():
+            self._again.touch()
+
+
+@contextmanager
+def server_of_somebody_else(letters: Any, tmp_path: Path, deaths: Mapping[str, int]) -> Generator[VLLMEngine]:
+    """An engine on a server that its owner starts again when it ends."""
+    (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
+    (tmp_path / "deaths.json").write_text(json.dumps(deaths), encoding="utf-8")
+    port = free_port()
+    options = VLLMOptions(url=f"http://127.0.0.1:{port}", start_s=300, restarts=1)
+    again = tmp_path / "again"
+    loop = f"while [ ! -e {again} ]; do sleep 0.1; done; rm {again}"
+    lives = f"while :; do {sys.executable} {tmp_path}/server.py --model m --port {port}; {loop}; done"
+    with (tmp_path / "log").open("ab") as log:
+        running = subprocess.Popen(["/bin/sh", "-c", lives], start_new_session=True, stdout=log, stderr=log)
+    owner = Owner(again)
+    logging.getLogger("assay.engines").addHandler(owner)
+    try:
+        assert options.url is not None
+        yield VLLMEngine(
+            GivenHost(options.url, options, FileTransfer()),
+            Speaker(letters, frozenset({25}), "plain"),
+            model=weights(tmp_path / "model"),
+            weights_folder=tmp_path / "weights",
+            transfer=FileTransfer(),
+            dtype="float32",
+            restarts=1,
+        )
+    finally:
+        logging.getLogger("assay.engines").removeHandler(owner)
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
 def request(name: str) -> RolloutRequest:
     task = Task(id=f"task-{name}", messages=(Message(role="user", content="bc"),))
     return RolloutRequest(id=name, task=task, group_id="g", sampling=Sampling(max_new_tokens=1))
 
 
-async def steps(engine: VLLMEngine, tmp_path: Path, count: int) -> list[Rollout]:
-    """Draw, then push, so many times; and draw once more."""
+async def steps(
+    engine: VLLMEngine, tmp_path: Path, count: int, *, deaths: Mapping[str, int] | None = None
+) -> list[Rollout]:
+    """Draw, then push, so many times; and draw once more. `deaths` are those that come after the first answer."""
     found: list[Rollout] = []
     try:
         for version in range(1, count + 1):
             found += [rollout async for rollout in engine.generate([request(f"r{version}")])]
+            if deaths is not None and version == 1:
+                (tmp_path / "deaths.json").write_text(json.dumps(deaths), encoding="utf-8")
             folder = weights(tmp_path / "new" / str(version))
             await engine.pause("keep")
             await engine.push_weights(WeightsRef(version=version, path=str(folder)))
@@ -163,3 +213,21 @@ def test_a_server_that_dies_as_soon_as_it_answers_is_one_sentence(
         asyncio.run(steps(engine, tmp_path, 1))
     assert not processes_left()
     assert os.listdir(tmp_path / "model") == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("route", ["/pause?mode=keep", "/update_weights", "/resume"])
+def test_a_server_of_somebody_else_that_dies_while_it_takes_weights_is_waited_for(
+    route: str, letters: Any, tmp_path: Path
+) -> None:
+    with server_of_somebody_else(letters, tmp_path, {}) as engine:
+        found = asyncio.run(steps(engine, tmp_path, 2, deaths={route: 1}))
+    assert [[span.version for span in rollout.weight_versions] for rollout in found] == [[0], [1], [2]]
+    assert engine.policy_version == 2
+
+
+def test_a_server_of_somebody_else_that_survives_no_push_ends_the_run(letters: Any, tmp_path: Path) -> None:
+    with (
+        server_of_somebody_else(letters, tmp_path, {"/update_weights": 9}) as engine,
+        pytest.raises(EngineError, match=r"could not take version 1: /update_weights: .*; start it again on this host"),
+    ):
+        asyncio.run(steps(engine, tmp_path, 2))

@@ -130,6 +130,8 @@ class GivenHost:
         self._transfer = transfer
         self._options = options
         self._lives = 0
+        self._failures = 0
+        """Pushes in a row that it did not survive."""
 
     async def begin(self, weights: Weights) -> Life:
         """Wait until it answers; give it the weights that a run published, and those that an earlier life had.
@@ -155,7 +157,9 @@ class GivenHost:
             await routes.resume()
         except Lost as cause:
             return await self.failed_update(weights, cause)
-        return await self._greeted(routes, weights)
+        life = await self._greeted(routes, weights)
+        self._failures = 0
+        return life
 
     async def _greeted(self, routes: Routes, weights: Weights) -> Life:
         try:
@@ -169,7 +173,20 @@ class GivenHost:
         return await life.routes.healthy()
 
     async def failed_update(self, weights: Weights, cause: Lost) -> Life:
-        """Refused: only its owner can start it again."""
+        """A new life of it where it is gone: only its owner can start it. Refused where it runs and took nothing."""
+        routes = Routes(self._url)
+        await asyncio.sleep(_ALIVE_S)
+        gone = not await routes.healthy()
+        await routes.aclose()
+        self._failures += 1
+        if gone and self._failures <= self._options.restarts:
+            log.warning(
+                "engine 'vllm': the server at %s was lost while it took version %d (%s); waiting for its next life",
+                self._url,
+                weights.version,
+                cause,
+            )
+            return await self.begin(weights)
         raise EngineError(
             f"engine 'vllm': the server at {self._url} could not take version {weights.version}: {cause}; start it "
             "again on this host, with the plug-in assay-vllm and "
