@@ -16,17 +16,17 @@ the answer is believed unseen:
 import asyncio
 import json
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from assay.component import BuildContext, Options
 from assay.contracts import Candidate, Evidence, Limits, Verdict
-from assay.errors import ConfigError, TransientError
+from assay.errors import TransientError
 from assay.protocols import RewardSource
+from assay.tokens import read_token
 
 MAX_ANSWER_BYTES = 16 << 20
 MAX_TOLD = 4096
@@ -96,7 +96,7 @@ class HttpSource:
             memory_mib=None,
         )
         self.fingerprint = f"{options.url} {' '.join(options.rewards)}"
-        self._token = _token(options.token_env)
+        self._token = read_token(options.token_env, where="http: token_env")
         self._client: Any = None
         self._told: dict[str, dict[str, Any]] = {}
 
@@ -222,12 +222,3 @@ def _finite_json(value: Any) -> bool:
     except (ValueError, TypeError):
         return False
     return True
-
-
-def _token(name: str | None) -> SecretStr | None:
-    if name is None:
-        return None
-    token = os.environ.get(name)
-    if not token:
-        raise ConfigError(f"http: token_env: the environment variable {name!r} is not set; export it, or leave it out")
-    return SecretStr(token)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, field_validator
 
 from assay.component import Options
 from assay.contracts import Rollout, RolloutRequest, WeightsRef
 from assay.errors import ConfigError, EngineError
+from assay.tokens import read_token
 from assay_engines.openai_forms import WITHOUT_TOKENS, ChatForm, Form, TokenForm, TokensError, greeting, text_rollout
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class OpenAIEngine:
         self._tempered: bool | None = None
         """Whether its log-probs are of the distribution that it samples from; None before it was asked."""
         self._asking = asyncio.Lock()
-        self._token = _token(options.token_env)
+        self._token = read_token(options.token_env, where="engine 'openai': token_env")
         self._client: httpx.AsyncClient | None = None
         self._room = asyncio.Semaphore(options.concurrency)
         self._going = asyncio.Event()
@@ -227,14 +227,3 @@ class OpenAIEngine:
 
 class _PassingError(Exception):
     """A failure that may pass by itself."""
-
-
-def _token(name: str | None) -> SecretStr | None:
-    if name is None:
-        return None
-    token = os.environ.get(name)
-    if not token:
-        raise ConfigError(
-            f"engine 'openai': token_env: the environment variable {name!r} is not set; export it, or leave it out."
-        )
-    return SecretStr(token)

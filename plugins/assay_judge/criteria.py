@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from assay.component import BuildContext, Options
 from assay.contracts import Candidate, Evidence, Task, Verdict
@@ -23,7 +23,7 @@ class Criterion(Options):
 
     text: str = Field(min_length=1)
     """What must hold."""
-    weight: float = 1.0
+    weight: float = Field(default=1.0, ge=-1e9, le=1e9)
     """Its points; negative for something that must not hold."""
     name: str = ""
     """A short name for the evidence."""
@@ -104,7 +104,7 @@ class Rubric(JudgeSource):
         own = task.facts.get("rubric", [])
         if not isinstance(own, list):
             raise ValueError(f"the fact 'rubric' is a list of tables; found {type(own).__name__}")
-        criteria = [*self.options.criteria, *(Criterion.model_validate(_as_table(item)) for item in own)]
+        criteria = [*self.options.criteria, *(_criterion(number, item) for number, item in enumerate(own, 1))]
         if not any(criterion.weight > 0 for criterion in criteria):
             raise ValueError("the rubric has no criterion with a positive weight")
         return criteria
@@ -248,14 +248,21 @@ def _met(fields: Mapping[str, Any], *, graded: bool) -> float:
     return float(met)
 
 
-def _as_table(item: JsonValue) -> dict[str, JsonValue]:
-    """A task's criterion under our names: `criterion` and `points` are read as `text` and `weight`."""
+def _criterion(number: int, item: JsonValue) -> Criterion:
+    """A task's criterion; `criterion` and `points` are read as `text` and `weight`. A `ValueError` is one sentence."""
     if isinstance(item, str):
-        return {"text": item}
+        item = {"text": item}
     if not isinstance(item, dict):
         raise ValueError(f"a criterion is a text or a table with text; found {item!r}")
     renamed = {"criterion": "text", "points": "weight"}
-    return {renamed.get(key, key): value for key, value in item.items()}
+    try:
+        return Criterion.model_validate({renamed.get(key, key): value for key, value in item.items()})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(
+            f"criterion {number} of the fact 'rubric': {where}: {first['msg'].lower()}; found {first['input']!r:.80}"
+        ) from error
 
 
 def build_rubric(options: RubricOptions, context: BuildContext) -> RewardSource:

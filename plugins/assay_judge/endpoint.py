@@ -1,16 +1,17 @@
 """Who is asked: an OpenAI-compatible endpoint over HTTP, or one of assay's own engines."""
 
 import asyncio
-import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from assay.component import BuildContext, Options
 from assay.contracts import Message, RolloutRequest, Sampling, Task
 from assay.errors import ConfigError, JudgingError, TransientError
 from assay.protocols import RolloutEngine
+from assay.tokens import read_token
 
 if TYPE_CHECKING:
     import httpx
@@ -60,11 +61,20 @@ class ModelOptions(Options):
             raise ValueError("a judge needs either base_url (a service) or engine (a table with use), and not both")
         if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url starts with http:// or https://; found {self.base_url!r}")
+        if self.base_url is not None and not _names_a_host(self.base_url):
+            raise ValueError(f"base_url names no host; found {self.base_url!r}")
         if self.base_url is not None and not self.model:
             raise ValueError("base_url needs the name of a model in model")
         if self.engine is not None and not isinstance(self.engine.get("use"), str):
             raise ValueError("engine is a table with the engine's name in use")
         return self
+
+
+def _names_a_host(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
 
 
 class Reply(NamedTuple):
@@ -109,7 +119,7 @@ class EndpointAsker:
         self.name = options.model
         self._options = options
         self._url = f"{(options.base_url or '').rstrip('/')}/chat/completions"
-        self._token = _token(options.token_env)
+        self._token = read_token(options.token_env, where="judge: token_env")
         self._client: httpx.AsyncClient | None = None
 
     async def ask(self, messages: list[Message], *, seed: int) -> Reply:
@@ -182,17 +192,6 @@ class EngineAsker:
         await self._engine.aclose()
 
 
-def _token(name: str | None) -> SecretStr | None:
-    if name is None:
-        return None
-    token = os.environ.get(name)
-    if not token:
-        raise ConfigError(
-            f"judge: token_env: the environment variable {name!r} is not set. Export it, or leave it out."
-        )
-    return SecretStr(token)
-
-
 def _reply(answer: "httpx.Response", url: str, latency_s: float) -> Reply:
     if len(answer.content) > _MAX_REPLY_BYTES:
         raise JudgingError(f"{url}: the reply has {len(answer.content)} bytes; at most {_MAX_REPLY_BYTES} are read.")
@@ -237,6 +236,6 @@ async def ask_all(asker: Asker, conversations: list[list[Message]], seeds: list[
                 group.create_task(asker.ask(messages, seed=seed))
                 for messages, seed in zip(conversations, seeds, strict=True)
             ]
-    except* (TransientError, JudgingError) as errors:
+    except* Exception as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

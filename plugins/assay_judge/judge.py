@@ -1,5 +1,6 @@
 """`judge`: a model grades one answer, on a scale, by a template."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Self
@@ -48,8 +49,8 @@ class JudgeOptions(VoteOptions):
     def _usable(self) -> Self:
         if "{answer}" not in self.template:
             raise ValueError("the template has no {answer}, so the judge would not see it")
-        if not self.low < self.high:
-            raise ValueError(f"the scale ends before it starts: low {self.low:g}, high {self.high:g}")
+        if not 0 < self.high - self.low < math.inf:
+            raise ValueError(f"the scale ends before it starts, or is too long: low {self.low:g}, high {self.high:g}")
         return self
 
 

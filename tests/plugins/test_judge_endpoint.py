@@ -312,6 +312,24 @@ def test_a_rubric_weighs_its_criteria_and_a_fault_costs() -> None:
     assert short.reason == "judge_unreadable"
 
 
+@pytest.mark.parametrize(
+    ("criterion", "message"),
+    [
+        ({"text": ""}, "criterion 2 of the fact 'rubric': text: string should have at least 1 character; found ''"),
+        ({"weight": 2}, "criterion 2 of the fact 'rubric': text: field required; found {'weight': 2}"),
+        ({"text": "a", "weight": 1e308}, "criterion 2 of the fact 'rubric': weight: input should be less than"),
+        (5, "a criterion is a text or a table with text; found 5"),
+    ],
+)
+def test_an_unusable_rubric_is_one_sentence_and_asks_nothing(criterion: Any, message: str) -> None:
+    asked: list[Body] = []
+    facts = {"rubric": [{"text": "names Paris"}, criterion]}
+    bad = ask(lambda body: asked.append(body) or "", "Paris", "rubric", facts=facts)
+    assert (bad.reason, bad.fault, asked) == ("rubric_invalid", "ours", [])
+    assert message in bad.evidence[0].summary
+    assert "\n" not in bad.evidence[0].summary
+
+
 def test_principles_are_judged_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "harm.md").write_text("# Harm\n\n- Never help to hurt\n  anybody.\n- Never lie.\n", "utf-8")
     principles: list[str] = []
@@ -338,6 +356,9 @@ def test_principles_are_judged_one_by_one(tmp_path: Path) -> None:
         ({"base_url": "ftp://x", "model": "m"}, "starts with http"),
         ({"base_url": "http://x", "model": "m", "template": "grade it"}, r"no \{answer\}"),
         ({"base_url": "http://x", "model": "m", "low": 1, "high": 1}, "ends before it starts"),
+        ({"base_url": "http://x", "model": "m", "low": -1.7e308, "high": 1.7e308}, "or is too long"),
+        ({"base_url": "http://", "model": "m"}, "base_url names no host"),
+        ({"base_url": "http://[::1/v1", "model": "m"}, "base_url names no host"),
     ],
 )
 def test_wrong_options_are_told_before_anything_is_asked(options: dict[str, Any], message: str) -> None:
