@@ -23,6 +23,7 @@ class Completion(NamedTuple):
     result: Result
     text: str
     tokens: int
+    """Tokens that were made; characters where the engine gives no token ids."""
     prompt_tokens: int
     version: int
     """Policy version that made it."""
