@@ -155,7 +155,7 @@ def _without_dollars(text: str) -> str:
 
 def _numbers(text: str) -> str:
     """`text` with bases, repeating digits, letters for signs and small degree marks in one spelling."""
-    if "_" in text and ("base" in text or "_{(" in text or "\\text" in text):
+    if "_" in text and "{" in text:
         text = _SUBSCRIPT_BASE.sub(lambda match: f"_{{{_BASE_WORDS.get(match['base'], match['base'])}}}", text)
     if "base" in text:
         text = _SPOKEN_BASE.sub(r"\1_{\2}", text)

@@ -162,9 +162,9 @@ def _small_digits(text: str) -> Node | None:
 
 
 def _in_letter_units(text: str) -> Node | None:
-    """A number with units of single letters that stand apart from it (`40 m/s`, `12 m^2`), else a product of names."""
+    """A number with letters that stand apart from it and are units (`40 m/s`, `12 m^2`, `12 in`), or None."""
     match = _LETTER_UNITS.fullmatch(text) if text[-1:].isalnum() or text.endswith("}") else None
-    if match is None or match["unit"].isalpha() or read_unit(match["unit"]) is None:
+    if match is None or read_unit(match["unit"]) is None:
         return None
     unit = re.sub(r"\s", "", match["unit"]).replace("{", "").replace("}", "")
     return _parsed(f"{match['number']} \\text{{{unit}}}")

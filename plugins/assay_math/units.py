@@ -61,7 +61,7 @@ SYMBOLS = frozenset({"$", "€", "£", "¥", "₹", "₩", "¢"})
 """Currency signs that may stand before or after the number."""
 
 _AMBIGUOUS = frozenset(
-    {"m", "g", "s", "h", "t", "L", "l", "N", "J", "W", "V", "C", "K", "in", "min", "day", "won", "mi", "分"}
+    {"m", "g", "s", "h", "t", "L", "l", "N", "J", "W", "V", "C", "K", "in", "min", "day", "won", "mi", "nm", "ms", "分"}
 )
 """Unit words that bare letters may mean otherwise; they are units only in `\\text` or standing apart at the end."""
 
