@@ -217,7 +217,13 @@ test_responses_in_parts_drawn_together_keep_every_promise_of_an_engine = engine_
 
 def test_an_abort_reaches_either_part() -> None:
     async def run() -> dict[str, Rollout]:
-        talking = ScriptedEngine(talk, delay_s=0.2)
+        begun: set[tuple[str, bool]] = set()
+
+        def delay_s(request: RolloutRequest) -> float:
+            begun.add((request.task.id, request.prompt_ids is not None))
+            return 2.0
+
+        talking = ScriptedEngine(talk, delay_s=delay_s)
         engine = ForcedStop(talking, settings(6), Bytes(), max_new_tokens=LIMIT)
         found: dict[str, Rollout] = {}
 
@@ -226,9 +232,10 @@ def test_an_abort_reaches_either_part() -> None:
                 found[rollout.id] = rollout
 
         collecting = asyncio.create_task(collect())
-        await asyncio.sleep(0.1)
-        await engine.abort(["r0"])
         await asyncio.sleep(0.2)
+        await engine.abort(["r0"])
+        while ("t1", True) not in begun and not collecting.done():  # noqa: ASYNC110 # nothing tells of a second part
+            await asyncio.sleep(0.2)
         await engine.abort(["r1", "nobody"])
         await collecting
         return found

@@ -277,7 +277,7 @@ def test_an_engine_that_loses_a_rollout_is_an_error_that_names_it():
 
 
 def test_a_verifier_that_never_answers_is_named_by_the_watchdog():
-    loop = make_loop(judge=Judge(delay_s=3600), stuck_after_s=0.3)
+    loop = make_loop(judge=Judge(delay_s=3600), stuck_after_s=2.0)
     with pytest.raises(BaseExceptionGroup) as caught:
         asyncio.run(loop.run())
     found, _ = caught.value.split(TrainingError)

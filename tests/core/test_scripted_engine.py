@@ -49,7 +49,7 @@ def test_tokens_logprobs_and_versions_belong_together() -> None:
 
 def test_weights_in_flight_are_seen_in_the_spans() -> None:
     async def run() -> Rollout:
-        engine = ScriptedEngine(lambda _request, _version: "x" * 99, delay_s=0.2)
+        engine = ScriptedEngine(lambda _request, _version: "x" * 99, delay_s=2.0)
         task = asyncio.create_task(drawn(engine, requests(1)))
         await asyncio.sleep(0.1)
         await engine.pause("keep")
@@ -66,7 +66,7 @@ def test_weights_in_flight_are_seen_in_the_spans() -> None:
 
 def test_an_aborted_answer_is_partial() -> None:
     async def run() -> list[Rollout]:
-        engine = ScriptedEngine(lambda _request, _version: "x" * 100, delay_s=0.4)
+        engine = ScriptedEngine(lambda _request, _version: "x" * 100, delay_s=2.0)
         task = asyncio.create_task(drawn(engine, requests(2)))
         await asyncio.sleep(0.1)
         await engine.abort(["r1"])
@@ -79,7 +79,7 @@ def test_an_aborted_answer_is_partial() -> None:
 
 def test_pausing_waits_or_aborts_as_asked() -> None:
     async def run(mode: str) -> list[str]:
-        engine = ScriptedEngine(lambda _request, _version: "x" * 100, delay_s=0.1)
+        engine = ScriptedEngine(lambda _request, _version: "x" * 100, delay_s=2.0)
         task = asyncio.create_task(drawn(engine, requests(3)))
         await asyncio.sleep(0.02)
         await engine.pause("wait" if mode == "wait" else "abort")

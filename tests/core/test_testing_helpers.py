@@ -38,7 +38,7 @@ def test_the_fixtures_reach_installed_sources(assay_verdict: Callable[..., Verdi
 def test_the_scripted_service_answers_by_its_script_and_keeps_what_it_was_asked() -> None:
     def post(address: str) -> dict[str, object]:
         data = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
-        with urllib.request.urlopen(urllib.request.Request(address, data=data), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(address, data=data), timeout=60) as answer:
             return json.load(answer)
 
     with scripted_endpoint(lambda body: body["messages"][0]["content"].upper()) as endpoint:
