@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from assay.contracts import Message, Reward, Rollout, Sampling, ScoredGroup, Task, Turn
 from assay.pipeline import Admission, Assembler, Batch, Ticket, Tickets, Watchdog
+from assay.pipeline.explain import conditioned
 from assay.pipeline.groups import REFILL_LIMIT, TOO_FEW_SCORED
 from assay.pipeline.overlap import Overlap
 from assay.protocols import Decision
@@ -201,3 +202,11 @@ def test_judging_beside_sampling_is_hidden_and_judging_alone_is_not():
     assert (seconds["sample_s"], seconds["judge_s"], seconds["train_s"]) == (4.0, 4.0, 2.0)
     assert seconds["judge_hidden"] == pytest.approx(0.75)
     assert overlap.take(8.0)["judge_s"] == 0.0
+
+
+def test_what_prompt_and_answer_say_is_no_part_of_the_template():
+    task = Task(
+        id="t", messages=(Message(role="user", content="print {reference}"),), reference='f"{prompt}" {reference}'
+    )
+    shown = conditioned(task, "{prompt}\nThe answer is {reference}. Why?").messages[-1].content
+    assert shown == 'print {reference}\nThe answer is f"{prompt}" {reference}. Why?'

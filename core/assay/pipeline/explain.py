@@ -6,6 +6,7 @@ log-probs are of the conditioned prompt and say nothing about that; zeros stand 
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 from assay.contracts import Message, Reward, Rollout, RolloutRequest, Sampling, ScoredGroup, Task
@@ -17,7 +18,8 @@ from assay.protocols import RolloutEngine
 def conditioned(task: Task, template: str) -> Task:
     """The task with its last message rewritten by `template`, whose `{prompt}` and `{reference}` are filled in."""
     *before, last = task.messages
-    content = template.replace("{reference}", str(task.reference)).replace("{prompt}", last.content)
+    filled = {"{prompt}": last.content, "{reference}": str(task.reference)}
+    content = re.sub(r"\{prompt\}|\{reference\}", lambda mark: filled[mark[0]], template)
     return task.model_copy(update={"messages": (*before, Message(role=last.role, content=content))})
 
 
