@@ -97,10 +97,11 @@ _BASE_WORDS = {
     "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
     "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16",
 }  # fmt: skip
+_BASE = r"(\d{1,2}|" + "|".join(_BASE_WORDS) + ")"
 _SUBSCRIPT_BASE = re.compile(
-    r"(?<=[0-9A-Za-z)}])\s*_\s*\{\s*(?:\\text\s*\{\s*)?(?:base[\s-]*\}?\s*|\(\s*)?(?P<base>\d{1,2}|"
-    + "|".join(_BASE_WORDS)
-    + r")\s*\)?\s*\}?\s*\}"
+    r"(?<=[0-9A-Za-z)}])\s*_\s*\{\s*(?:"
+    rf"\\text\s*\{{\s*(?:base[\s-]*)?\(?\s*{_BASE}\s*\)?\s*\}}|\\text\s*\{{\s*base[\s-]*\}}\s*{_BASE}|"
+    rf"(?:base[\s-]*|\(\s*)?{_BASE}\s*\)?)\s*\}}"
 )
 _TRANSPOSED = re.compile(r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?")
 _GOES_ON = re.compile(
@@ -153,10 +154,16 @@ def _without_dollars(text: str) -> str:
     return _PAIRED_DOLLARS.sub("", text)
 
 
+def _base(match: re.Match[str]) -> str:
+    """The base of a subscript, in digits."""
+    found = next(filter(None, match.groups()))
+    return _BASE_WORDS.get(found, found)
+
+
 def _numbers(text: str) -> str:
     """`text` with bases, repeating digits, letters for signs and small degree marks in one spelling."""
     if "_" in text and "{" in text:
-        text = _SUBSCRIPT_BASE.sub(lambda match: f"_{{{_BASE_WORDS.get(match['base'], match['base'])}}}", text)
+        text = _SUBSCRIPT_BASE.sub(lambda match: f"_{{{_base(match)}}}", text)
     if "base" in text:
         text = _SPOKEN_BASE.sub(r"\1_{\2}", text)
     if ".." in text or "dots" in text:

@@ -87,8 +87,8 @@ _DENIED = re.compile(
 )
 """What stands before a value that is denied, not stated."""
 _DISMISSED = re.compile(
-    r"[\s$)\]}*]*(?:fails?\b|cannot\b|(?:is|are|was|were|seems?|looks?)\s+(?:too|wrong|incorrect|impossible|invalid|"
-    r"excluded|ruled\s+out)\b|(?:does|do|did|is|are|was|were|can|could|will|would)(?:\s+not|n['’]t)\s+(?:work|fit|"
+    r"[\s$)\]}*]*(?:fails?\b|cannot\b|can['’]t\b|(?:is|are|was|were|seems?|looks?)\s+(?:too|wrong|incorrect|impossible|"
+    r"invalid|excluded|ruled\s+out)\b|(?:does|do|did|is|are|was|were|can|could|will|would)(?:\s+not|n['’]t)\s+(?:work|fit|"
     r"satisfy|match|hold|count|the\b|correct|right|valid|possible|allowed|an?\s+(?:\w+\s+)?(?:answer|solution)))",
     re.IGNORECASE,
 )
