@@ -242,6 +242,21 @@ def test_the_same_source_in_two_entries_is_asked_once(module: str) -> None:
     assert [name for name, _ in calls_of(module)] == ["even", "one"]
 
 
+@pytest.mark.parametrize("use", ["even", "ranking"])
+def test_an_answer_that_the_engine_gave_up_is_failed_and_never_a_number(use: str, module: str) -> None:
+    drawn, given_up = make_group(["ab", ""])
+    given_up = given_up.model_copy(update={"finish": "error"})
+
+    async def run() -> tuple[Reward, ...]:
+        async with panel(module, [{"use": use, "on_candidate_fault": 0.0}]) as opened:
+            return await opened.judge_group(make_task(), [drawn, given_up])
+
+    first, second = asyncio.run(run())
+    assert first.value is not None
+    assert (second.value, second.parts[0].status) == (None, "failed")
+    assert second.parts[0].reason == "the engine could not draw this answer"
+
+
 def test_transient_errors_are_tried_again(module: str) -> None:
     seen: list[Judgement] = []
     rewards = judge(module, [{"use": "flaky"}], ["ab"], seen=seen)

@@ -179,6 +179,8 @@ class Source:
         self._stop_if_unhealthy()
         key = key or self._keys.key(candidate)
         started_at = datetime.now(UTC)
+        if candidate.rollout.finish == "error":
+            return self._record(candidate, key, started_at, _not_drawn())
         if self.recall is not None and (judged := self.recall(self, candidate, key)) is not None:
             return self._record(candidate, key, started_at, judged, cached=True)
         if self._masked():
@@ -209,6 +211,10 @@ class Source:
             answers: Sequence[Judged] = [self._mask()] * len(candidates)
         else:
             answers = await self._judge(candidates)
+        answers = [
+            _not_drawn() if candidate.rollout.finish == "error" else judged
+            for candidate, judged in zip(candidates, answers, strict=True)
+        ]
         return [
             self._record(candidate, self._keys.key(candidate), started_at, judged)
             for candidate, judged in zip(candidates, answers, strict=True)
@@ -366,6 +372,14 @@ class Source:
 
 
 _MASKED = "masked"
+
+
+def _not_drawn() -> Judged:
+    """Of a response that its engine gave up: what text there is was not the candidate's whole answer."""
+    kind = "not drawn"
+    evidence = (Evidence(kind="failure", summary=kind),)
+    verdict = Verdict(status="failed", reason="the engine could not draw this answer", fault="ours", evidence=evidence)
+    return Judged(verdict, failure=kind)
 
 
 def _length(candidate: Candidate) -> int:
