@@ -97,6 +97,17 @@ def _check_optimizer(config: RlvrConfig, registry: Registry, context: BuildConte
         else:
             problem = 'learns from no explanations; use "expo", add the regulariser "nll_term", or remove them'
         raise ConfigError(f"{where}: explanations: the optimizer {config.optimizer.use!r} {problem}")
+    channels = {entry.channel for entry in config.rewards}
+    if unfed := sorted(set(optimizer.needs.channels) - channels):
+        raise ConfigError(
+            f"{where}: rewards: the optimizer {config.optimizer.use!r} reads the channel {unfed[0]!r} and no entry "
+            f"gives it; found {', '.join(sorted(channels))}; add an entry with channel = {unfed[0]!r}"
+        )
+    if optimizer.needs.logp_gen and config.optimizer.importance_correction != "none":
+        raise ConfigError(
+            f"{where}: optimizer.importance_correction: the ratio of {config.optimizer.use!r} is against the sampler's "
+            'log-probs, a correction already; remove it, or set ratio = { use = "token", denominator = "old" }'
+        )
     wanted, given = set(optimizer.needs.models), set(config.models)
     if wanted != given:
         name = sorted(wanted ^ given)[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from assay.component import Options
-from assay.protocols import BatchRule, Decision, Selection
+from assay.protocols import BatchRule, Decision, Needs, Selection
 
 if TYPE_CHECKING:
     from assay.contracts.batch import ScoredGroup
@@ -40,6 +40,11 @@ class GroupRule(Rule):
     """`drop` the group, or drop it and draw another prompt in its place (`refill`, DAPO's dynamic sampling)."""
     channel: str = "reward"
     """Which reward channel is looked at."""
+
+    @property
+    def needs(self) -> Needs:
+        """The channel, where it is not the reward itself."""
+        return Needs(logp_old=False, channels=() if self.channel == "reward" else (self.channel,))
 
     def select(self, groups: Sequence[ScoredGroup]) -> Selection:
         """One decision per group."""

@@ -398,10 +398,6 @@ def test_what_an_optimizer_needs_and_is_not_there_is_one_sentence(policy: Policy
         Trainer(policy, Recorder(Needs(values=True)))
     with pytest.raises(ConfigError, match="a policy named 'dpo'; given: none"):
         Trainer(policy, Recorder(Needs(models=("dpo",))))
-    with pytest.raises(
-        ConfigError, match="importance_correction: this optimizer's ratio is against the sampler's log-"
-    ):
-        Trainer(policy, preset("scalerl"), OptimizerSettings(importance_correction="token"))
     silent = [
         group.model_copy(
             update={

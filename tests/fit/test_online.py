@@ -199,6 +199,18 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         {"stream": {"path": "tasks.jsonl", "objective": {"use": "outcome"}}},
         "stream.objective: 'outcome' trains a reward model or a head",
     ),
+    (
+        {"optimizer": {"use": "repo"}},
+        "rewards: the optimizer 'repo' reads the channel 'cost' and no entry gives it; found reward; add an entry with",
+    ),
+    (
+        {"optimizer": {"use": "dapo", "batch_rules": [{"use": "zero_variance", "channel": "metricc"}]}},
+        "rewards: the optimizer 'dapo' reads the channel 'metricc' and no entry gives it; found reward",
+    ),
+    (
+        {"optimizer": {"use": "scalerl", "importance_correction": "token"}},
+        "optimizer.importance_correction: the ratio of 'scalerl' is against the sampler's log-probs",
+    ),
     ({"optimizer": {"use": "rto"}}, 'compares with a frozen policy; add models = { dpo = "FOLDER" }'),
     ({"optimizer": {"use": "grpo"}, "models": {"dpo": "model"}}, "models.dpo: the optimizer 'grpo' knows no policy"),
     ({"optimizer": {"use": "rto"}, "models": {"dpo": "nowhere"}}, "'nowhere'"),

@@ -279,7 +279,7 @@ class RlvrConfig(RunTable):
         if self.loop.min_scored > self.engine.group_size:
             raise ValueError(
                 f"loop.min_scored is {self.loop.min_scored} with engine.group_size = {self.engine.group_size}; "
-                "every group would be dropped"
+                f"every group would be dropped; set it to {self.engine.group_size}, or raise engine.group_size"
             )
         return self
 

@@ -123,11 +123,6 @@ class Trainer:
                 f"optimizer: it needs the log-probs of a policy named {missing[0]!r}; given: "
                 f"{', '.join(sorted(self._models)) or 'none'}. Name its folder in the table models"
             )
-        if needs.logp_gen and self.settings.importance_correction != "none":
-            raise ConfigError(
-                "optimizer.importance_correction: this optimizer's ratio is against the sampler's log-probs, which "
-                'corrects already. Remove it, or set ratio = { use = "token", denominator = "old" }'
-            )
         if needs.logp_ref or (objective is not None and objective.needs.logp_ref):
             self._need_reference()
         if self.settings.gradient_checkpointing:
