@@ -7,6 +7,7 @@ them out is refused, since ids made again from a text are not always those that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +21,12 @@ WITHOUT_TOKENS = (
     "such a service is for judges, labels and evaluation; training needs one that returns the ids that it drew, with "
     "their log-probs, as vLLM does"
 )
+
+
+_FINISHES: dict[str, Finish] = {"length": "length", "abort": "abort", "error": "error", "content_filter": "error"}
+"""Reasons that leave less than the whole answer; every other one is an end of its own."""
+_NO_LOGPROB = -9999.0
+"""What vLLM sends in place of a log-prob that is not a number."""
 
 
 class TokensError(EngineError):
@@ -107,6 +114,8 @@ class TokenForm:
         logprobs = choice.logprobs.token_logprobs
         if len(logprobs) != len(ids):
             raise TokensError(f"the reply has {len(ids)} token ids and {len(logprobs)} log-probs; they belong together")
+        if not all(math.isfinite(logprob) and logprob > _NO_LOGPROB for logprob in logprobs):
+            raise TokensError("the service gave no log-prob of a token that it drew: not a number")
         finish = _finish(choice.finish_reason)
         return Rollout(
             id=request.id,
@@ -154,7 +163,7 @@ def _sampling(request: RolloutRequest) -> dict[str, Any]:
 
 
 def _finish(reason: str | None) -> Finish:
-    return "length" if reason == "length" else "stop"
+    return _FINISHES.get(reason or "stop", "stop")
 
 
 def _short(reply: bytes) -> str:

@@ -99,11 +99,21 @@ def test_the_text_ends_before_a_stop_text_that_the_tokens_go_beyond(service: Ser
 
 
 @pytest.mark.parametrize(
+    ("reason", "finish"), [("stop", "stop"), ("length", "length"), ("abort", "abort"), ("content_filter", "error")]
+)
+def test_an_answer_that_was_cut_is_no_whole_one(reason: str, finish: str, service: Service, drawn: Drawn) -> None:
+    with service(lambda _: choice([4], [-0.5], finish_reason=reason), []) as url:
+        (rollout,) = drawn(url, request("r"))
+    assert rollout.finish == finish
+
+
+@pytest.mark.parametrize(
     ("reply", "words"),
     [
         (choice(None, [-1.0]), r"no token ids \(token_ids\); such a service is for judges, labels and evaluation"),
         (choice([4], None), r"no log-probs \(logprobs\)"),
         (choice([4, 5], [-1.0]), "2 token ids and 1 log-probs"),
+        (choice([4], [-9999.0]), "no log-prob of a token that it drew: not a number"),
         (choice([4], [-1.0], prompt_token_ids=[9]), "other prompt ids"),
         ({"choices": []}, "the reply is no completion"),
     ],
