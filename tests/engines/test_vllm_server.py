@@ -119,6 +119,17 @@ def test_tokens_come_with_the_log_probs_of_the_distribution_they_are_drawn_from(
     assert max(max(rollout.turns[-1].logprobs or (0.0,)) for rollout in found) <= 0.0
 
 
+def test_more_seeded_tokens_than_one_step_takes_end_nothing_and_draw_what_each_draws_alone(
+    server: Server, policy: PolicyModel
+) -> None:
+    """A seeded generator of a CPU cannot be wound back, as vLLM does for a prompt that it takes in two steps."""
+    asked = [request(f"seeded-{n}", f"{n:02}" + "1+" * 150, max_new_tokens=3, seed=n) for n in range(14)]
+    together = {rollout.id: rollout for rollout in drawn(engine_at(server, policy), asked)}
+    assert sum(len(rollout.prompt_ids or ()) for rollout in together.values()) > 4096  # a step takes 2,048
+    alone = [drawn(engine_at(server, policy), [one])[0] for one in asked]
+    assert [one.turns[-1].token_ids for one in alone] == [together[one.id].turns[-1].token_ids for one in asked]
+
+
 def test_it_passes_the_suite_of_engines(server: Server, policy: PolicyModel, tmp_path: Path) -> None:
     folder = tmp_path / "weights"
     publisher = Publisher(policy, folder=folder)

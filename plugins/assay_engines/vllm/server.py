@@ -55,7 +55,9 @@ def server_command(
     if options.max_model_len is not None:
         command += ["--max-model-len", str(options.max_model_len)]
     if on_cpu:
-        command += ["--enforce-eager"]
+        # A prompt taken in two steps needs its request's seeded generator wound back, which a CPU's cannot be: the
+        # server would die of it, at the latest when what is under way is computed afresh after a push.
+        command += ["--enforce-eager", "--no-enable-chunked-prefill"]
     return [*command, *options.server_args]
 
 
