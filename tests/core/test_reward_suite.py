@@ -63,6 +63,35 @@ def test_an_honest_source_passes_and_what_cannot_be_checked_is_skipped() -> None
     assert results["bears hostile text"].status == "passed"
 
 
+def test_whatever_a_source_raises_or_returns_is_a_finding_and_no_traceback() -> None:
+    class Stop(BaseException):
+        """What no `except Exception` sees."""
+
+    def raises(task: Task, rollout: Rollout) -> Verdict:
+        raise Stop("always")
+
+    def reads_the_last_line(task: Task, rollout: Rollout) -> Verdict:
+        return honest(task, rollout) if rollout.text.splitlines()[-1] else Verdict.abstain("unreadable")
+
+    def only_in_the_main_thread(task: Task, rollout: Rollout) -> Verdict:
+        if threading.current_thread() is not threading.main_thread():
+            raise Stop("elsewhere")
+        return honest(task, rollout)
+
+    def a_number(task: Task, rollout: Rollout) -> Verdict:
+        return 1.0  # pyright: ignore[reportReturnType] # what the suite is to find
+
+    def a_text(task: Task, rollout: Rollout) -> Verdict:
+        return Verdict.model_construct(status="scored", value="1", steps=(), evidence=())  # pyright: ignore[reportArgumentType]
+
+    assert results_of(raises)["judges its cases"].detail == "raised Stop: always"
+    found = results_of(reads_the_last_line)["abstains on blank text"]
+    assert (found.status, found.detail) == ("failed", "raised IndexError: list index out of range")
+    assert "raised Stop in another thread" in results_of(only_in_the_main_thread)["same again and in a thread"].detail
+    assert results_of(a_number)["judges its cases"].detail == "returned a float instead of a verdict"
+    assert results_of(a_text)["judges its cases"].detail == "its value '1' is not a finite number"
+
+
 def test_each_broken_rule_is_found_by_its_check() -> None:
     def lenient(task: Task, rollout: Rollout) -> Verdict:
         return Verdict.score(1.0, evidence="fine")

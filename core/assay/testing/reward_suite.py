@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import JsonValue
 
@@ -32,6 +32,8 @@ from assay.config.validation import validate
 from assay.contracts import Candidate, Judgement, Limits, Verdict
 from assay.errors import ConfigError, PluginError
 from assay.judging import open_panel
+from assay.judging.answers import ContractError, checked_verdict
+from assay.judging.worker import describe
 from assay.judging.workers import WorkerPool
 from assay.preflight import make_context
 from assay.protocols import RewardSource
@@ -85,15 +87,22 @@ class Suite:
         async def run() -> list[Verdict]:
             source = self.build(options)
             try:
-                return list(await source.judge(batch))
+                return _verdicts(await source.judge(batch))
             finally:
                 await source.aclose()
 
         return asyncio.run(run())
 
+    def verdict(self, case: Case, text: str) -> Verdict:
+        """The verdict on one text as the answer to the task of a case."""
+        answers = self.judge(case.options, [candidate(case.task, text)])
+        if len(answers) != 1:
+            raise ContractError(f"returned {len(answers)} verdicts for 1 candidate")
+        return answers[0]
+
     def verdicts(self) -> list[Verdict]:
         """One verdict per case, each judged alone."""
-        return [self.judge(case.options, [candidate(case.task, case.text)])[0] for case in self.cases]
+        return [self.verdict(case, case.text) for case in self.cases]
 
 
 def run_reward_suite(
@@ -135,24 +144,49 @@ def _checks(suite: Suite, other_process: bool, huge: int) -> list[CheckResult]:
         if any(suite.limits(case).scope == "group" for case in suite.cases):
             raise ConfigError(f"{suite.name}: it judges whole groups, which the suite, answer by answer, cannot check")
         first = suite.verdicts()
-    except ConfigError:
+    except (ConfigError, KeyboardInterrupt):
         raise
-    except Exception as error:  # a source may raise anything; here that is the finding
-        return [CheckResult("judges its cases", "failed", f"raised {type(error).__name__}: {error}")]
+    except BaseException as error:  # a source may raise anything; here that is the finding
+        return [CheckResult("judges its cases", "failed", _raised(error))]
+
+    def expects(check: str, chosen: Callable[[Case], bool]) -> CheckResult:
+        return _tried(check, lambda: _expectations(suite, first, check, chosen))
+
     return [
-        _expectations(suite, first, "accepts golds", lambda case: case.expect == "accept"),
-        _expectations(suite, first, "rejects cheats", lambda case: case.expect == "reject" or _is_bound(case)),
-        _expectations(
-            suite, first, "gives listed values", lambda case: isinstance(case.expect, int | float | LowerBound)
-        ),
-        _expectations(suite, first, "abstains where listed", lambda case: case.expect == "abstain"),
-        _blank(suite),
-        _in_range(suite, first),
-        _evidence(suite, first),
-        _order_and_length(suite, first),
-        _same_again(suite, first),
+        expects("accepts golds", lambda case: case.expect == "accept"),
+        expects("rejects cheats", lambda case: case.expect == "reject" or _is_bound(case)),
+        expects("gives listed values", lambda case: isinstance(case.expect, int | float | LowerBound)),
+        expects("abstains where listed", lambda case: case.expect == "abstain"),
+        _tried("abstains on blank text", lambda: _blank(suite)),
+        _tried("values are in range", lambda: _in_range(suite, first)),
+        _tried("gives evidence", lambda: _evidence(suite, first)),
+        _tried("keeps order and length", lambda: _order_and_length(suite, first)),
+        _tried("same again and in a thread", lambda: _same_again(suite, first)),
         _other_process(suite, first, asked=other_process),
         _guarded(suite, huge) if suite.component.isolation == "process" and suite.registry else _bounded(suite, huge),
+    ]
+
+
+def _tried(check: str, run: Callable[[], CheckResult]) -> CheckResult:
+    """The result of a check; what the source raises meanwhile is its finding."""
+    try:
+        return run()
+    except (ConfigError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        return CheckResult(check, "failed", _raised(error))
+
+
+def _raised(error: BaseException) -> str:
+    return str(error) if isinstance(error, ContractError) else f"raised {describe(error)}"
+
+
+def _verdicts(answer: object) -> list[Verdict]:
+    """The verdicts of an answer; raises `ContractError` where something else is among them."""
+    found: list[Any] = list(cast("Sequence[Any]", answer))
+    return [
+        one if isinstance(one, Verdict) and one.status == "failed" else checked_verdict(one)  # told by `_in_range`
+        for one in found
     ]
 
 
@@ -227,7 +261,7 @@ def _blank(suite: Suite) -> CheckResult:
     asked = [(case, text) for case in tasks.values() for text in ("", " \n\t")]
     wrong: list[str] = []
     for case, text in asked:
-        (verdict,) = suite.judge(case.options, [candidate(case.task, text)])
+        verdict = suite.verdict(case, text)
         if verdict.status != "abstained" or verdict.fault != "candidate":
             wrong.append(f"{text!r}: {_said(verdict)}, expected abstained by the candidate's fault")
     return _result("abstains on blank text", wrong, len(asked), "the cases list blank texts of their own")
@@ -280,7 +314,7 @@ def _same_again(suite: Suite, verdicts: Sequence[Verdict]) -> CheckResult:
     with ThreadPoolExecutor(1) as pool:
         try:
             wrong += _differing(suite, verdicts, pool.submit(suite.verdicts).result())
-        except Exception as error:  # what a source raises only off the main thread is the finding
+        except BaseException as error:  # what a source raises only off the main thread is the finding
             wrong.append(f"raised {type(error).__name__} in another thread: {error}")
     return _result("same again and in a thread", wrong, len(suite.cases), "no case")
 
