@@ -193,7 +193,7 @@ def test_the_server_listens_on_loopback_alone_and_gives_log_probs_after_temperat
     assert "--host 127.0.0.1 --port 9" in words
     assert "--logprobs-mode processed_logprobs" in words
     assert "--max-num-seqs 7" in words
-    assert {"--enforce-eager", "--no-enable-chunked-prefill"} <= set(words)
+    assert {"--enforce-eager", "--no-enable-chunked-prefill"} <= set(command)
     further = VLLMOptions(server_args=("--tensor-parallel-size", "2"), max_model_len=64)
     command = server_command(Path("py"), Path("m"), further, dtype="bfloat16", port=9, on_cpu=False)
     assert command[-4:] == ["--max-model-len", "64", "--tensor-parallel-size", "2"]
