@@ -44,7 +44,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 @pytest.fixture(scope="module")
 def client(url: str) -> Generator[httpx.Client]:
     """One connection, which is kept."""
-    with httpx.Client(base_url=url, timeout=60) as kept:
+    limits = httpx.Limits(keepalive_expiry=1.0)  # before the server ends a connection that waits
+    with httpx.Client(base_url=url, timeout=60, limits=limits) as kept:
         yield kept
 
 
@@ -87,7 +88,7 @@ def send(operation: Any, mode: Any, count: int, held: Any, seen: Counter[int]) -
     )
     @given(case=strategy)
     def sent(case: Any) -> None:
-        response = case.call()
+        response = case.call(timeout=60)
         seen[response.status_code] += 1
         case.validate_response(response, checks=list(held))
 

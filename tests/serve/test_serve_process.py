@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def started(folder: Path, *arguments: str, **environment: str) -> Generator[Proc
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Process]:
-    with started(tmp_path_factory.mktemp("serve"), "-r", "math", "--timeout-s", "30") as process:
+    with started(tmp_path_factory.mktemp("serve"), "-r", "math", "--timeout-s", "60") as process:
         yield process
 
 
@@ -146,7 +147,7 @@ def rewards_of(source: dict[str, Any], texts: list[str]) -> list[Reward]:
         async with open_panel(
             reward_entries([source]),
             registry=registry,
-            judging=JudgingConfig(),
+            judging=JudgingConfig(timeout_s=60.0),
             context=make_context(registry, base_dir=Path.cwd(), seed=0),
         ) as panel:
             return list(await panel.judge_group(task, rollouts))
@@ -172,10 +173,10 @@ def test_the_source_http_gives_what_the_servers_own_reward_gives(server: Process
 
 
 def test_sigterm_answers_what_is_under_way_and_ends_everything(tmp_path: Path):
-    with started(tmp_path) as process:
+    with started(tmp_path, "--timeout-s", "50") as process:
         httpx.post(f"{process.url}/v1/score", json=body("4"), timeout=60)  # the workers run
         family = psutil.Process(process.running.pid).children(recursive=True)
-        answered = asked_in_a_thread(process, body("wait 1.5", "4"))
+        answered = asked_in_a_thread(process, body("wait 4", "4"))
         wait_until_held(process, 1)
         process.running.send_signal(signal.SIGTERM)
         answer = answered()
@@ -186,7 +187,7 @@ def test_sigterm_answers_what_is_under_way_and_ends_everything(tmp_path: Path):
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{process.url}/healthz", timeout=30)
         assert family
-        assert not psutil.wait_procs(family, timeout=10)[1]
+        assert not psutil.wait_procs(family, timeout=60)[1]
 
 
 def test_a_second_signal_answers_at_once(tmp_path: Path):
@@ -218,7 +219,8 @@ def asked_in_a_thread(process: Process, asked: dict[str, Any]) -> Callable[[], h
 
 
 def wait_until_held(process: Process, items: int) -> None:
-    for _ in range(2000):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         if httpx.get(f"{process.url}/healthz", timeout=60).json()["held"] >= items:
             return
     raise AssertionError("the request did not arrive")
@@ -240,7 +242,7 @@ def test_a_connection_that_says_nothing_is_ended():
                 running.create_task(
                     serve(
                         service,
-                        Settings(headers_s=0.3),
+                        Settings(headers_s=1.0),
                         metrics=Metrics(),
                         listening=listening,
                         host="127.0.0.1",
@@ -250,9 +252,9 @@ def test_a_connection_that_says_nothing_is_ended():
                 await ready.wait()
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(b"POST /v1/score HT")
-                said = await asyncio.wait_for(reader.read(), timeout=30)  # noqa: TID251 # one await, no group
+                said = await asyncio.wait_for(reader.read(), timeout=60)  # noqa: TID251 # one await, no group
                 writer.close()
-                async with httpx.AsyncClient() as client:
+                async with httpx.AsyncClient(timeout=60) as client:
                     assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
                 os.kill(os.getpid(), signal.SIGTERM)
         return said
@@ -305,7 +307,7 @@ def test_a_taken_port_is_named(server: Process, capsys: pytest.CaptureFixture[st
 
 def test_a_configs_rewards_and_judging_are_served(tmp_path: Path):
     (tmp_path / "score.toml").write_text(
-        'kind = "score"\ndata = { path = "none.jsonl" }\njudging = { timeout_s = 0.5 }\n'
+        'kind = "score"\ndata = { path = "none.jsonl" }\njudging = { timeout_s = 4.0 }\n'
         'rewards = [{ use = "python", path = "mine.py:judge", weight = 2.0, label = "mine" }]\n',
         encoding="utf-8",
     )
@@ -318,4 +320,4 @@ def test_a_configs_rewards_and_judging_are_served(tmp_path: Path):
         running.terminate()
         assert process.stop()[0] == 0
     assert answer[0]["value"] == 2.0
-    assert "timed out after 0.5 s" in answer[1]["reason"]
+    assert "timed out after 4 s" in answer[1]["reason"]
