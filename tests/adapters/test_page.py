@@ -1,8 +1,10 @@
 """The page about other trainers is run: its files are written, its commands and programs executed, in one folder."""
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -45,9 +47,12 @@ def executed(command: list[str], folder: Path) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
+    """A port that nobody listens on, below those that the kernel gives out by itself while the server starts."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with socket.socket() as listening, contextlib.suppress(OSError):
+            listening.bind(("127.0.0.1", port))
+            return port
 
 
 def test_the_page_has_these_sections():
