@@ -1,6 +1,8 @@
 """The five stages together, with scripted parts: order, bounds, refills, resume, and what a stuck stage is told."""
 
 import asyncio
+import re
+import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -283,6 +285,15 @@ def test_a_verifier_that_never_answers_is_named_by_the_watchdog():
     found, _ = caught.value.split(TrainingError)
     assert found is not None
     assert "stage 'judge' is stuck in the verdict on rollout" in str(leaf(found))
+
+
+def test_a_run_in_which_nothing_moves_for_a_while_tells_what_it_waits_for():
+    told: list[str] = []
+    loop = make_loop(judge=Judge(delay_s=2.5), steps=1, stuck_after_s=1e9)
+    loop.clock = lambda: 100 * time.monotonic()  # its seconds are our hundredths
+    loop.hooks.waiting = told.append
+    assert asyncio.run(loop.run()) == "done"
+    assert any(re.fullmatch(r"waiting for the verdict on rollout 'r0.*' \(judge, \d+ s\)", what) for what in told), told
 
 
 def test_an_evaluation_that_never_ends_is_named_by_the_watchdog():

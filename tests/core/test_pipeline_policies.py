@@ -190,6 +190,18 @@ def test_the_watchdog_names_the_most_downstream_stage_with_work_and_its_oldest_w
     assert watchdog.complaint(13.0) is None
 
 
+def test_what_is_waited_for_is_told_after_ten_seconds_and_then_more_and_more_rarely():
+    watchdog = Watchdog(limit_s=600.0)
+    update = watchdog.begin("train", "the update of step 1", 0.5)
+    told = {second: text for second in range(70) if (text := watchdog.waiting(float(second))) is not None}
+    assert list(told) == [10, 20, 40]
+    assert told[10] == "waiting for the update of step 1 (train, 10 s)"
+    watchdog.end("train", update)
+    watchdog.progress(70.0)
+    watchdog.begin("sample", "the engine, 8 rollouts requested", 70.0)
+    assert [second for second in range(70, 90) if watchdog.waiting(float(second)) is not None] == [80]
+
+
 def test_judging_beside_sampling_is_hidden_and_judging_alone_is_not():
     overlap = Overlap(now=0.0)
     overlap.enter("sample", 0.0)

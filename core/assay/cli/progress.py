@@ -69,6 +69,9 @@ class Progress:
     def _note(self, event: Mapping[str, Any]) -> None:
         self._say(f"note: {event['text']}")
 
+    def _waiting(self, event: Mapping[str, Any]) -> None:
+        self._say(event["text"])
+
     def _alert(self, event: Mapping[str, Any]) -> None:
         self._say(f"! {event['text']}")
 

@@ -124,6 +124,8 @@ class LoopHooks:
     """After new weights are in the engine; may return a coroutine (an evaluation) that is awaited."""
     before_update: Callable[[int, Sequence[ScoredGroup]], Awaitable[Sequence[ScoredGroup]]] | None = None
     """Given the step and its groups before they are learned from; what it gives back is learned from instead."""
+    waiting: Callable[[str], None] = lambda what: None
+    """After a while in which nothing moved: what everything waits for."""
 
 
 class Loop:
@@ -366,8 +368,11 @@ class Loop:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self.settings.stuck_after_s / 4))
-            if (complaint := self.watchdog.complaint(self.clock())) is not None:
+            now = self.clock()
+            if (complaint := self.watchdog.complaint(now)) is not None:
                 raise TrainingError(complaint)
+            if (what := self.watchdog.waiting(now)) is not None:
+                self.hooks.waiting(what)
 
 
 async def _in_own_thread(act: Callable[[], T]) -> T:

@@ -173,6 +173,7 @@ class Session:
             before_update=None if config.explanations is None else session.before_update,
             after_step=session.after_step,
             after_publish=session.after_publish,
+            waiting=lambda what: emit({"event": "waiting", "text": what}),
         )
         return session
 
