@@ -45,7 +45,7 @@ SHORTEST, ENDS, LONGEST = 8, 0.2, 40
 PROMPTS = [f"{number}:" for number in range(16)]
 PAIRS, START_UPDATES, MODEL_UPDATES = 6000, 600, 800
 GROUPS, GROUP_SIZE = 16, 4
-COEFFICIENT, HORIZON, CUT_OFF = 0.25, 10 * GROUPS * GROUP_SIZE, -3.0
+COEFFICIENT, HORIZON, CUT_OFF = 0.125, 10 * GROUPS * GROUP_SIZE, -3.0
 """The first KL coefficient, the controller's horizon in responses, and the score of a response that was cut off."""
 SMOOTH = 7
 NEAR = 1.5
