@@ -195,6 +195,35 @@ def test_no_group_is_older_than_the_bound_and_sampling_runs_ahead(staleness: int
     assert max(ages) > 0
 
 
+def test_where_updates_take_longest_no_group_lies_and_waits_for_more_than_one():
+    now = [0.0]
+
+    @dataclass
+    class SlowLearner(Learner):
+        def step(self, groups: Sequence[ScoredGroup]) -> Mapping[str, float]:
+            time.sleep(0.05)  # what is drawn meanwhile
+            now[0] += 10.0
+            return super().step(groups)
+
+    journal = Journal()
+    loop = make_loop(learner=SlowLearner(), journal=journal, staleness=3, steps=8)
+    loop.clock = lambda: now[0]
+    assert asyncio.run(loop.run()) == "done"
+    assert loop.admission.ahead == 1
+    assert sorted(number for batch in trained_tickets(journal) for number in batch) == list(range(24))
+    ages = [
+        max(
+            report.step - 1 - span.version
+            for _, group in report.batch.groups
+            for span in group.rollouts[0].weight_versions
+        )
+        for report in journal.reports
+    ]
+    assert max(ages[:4]) > 1, "before anything was measured"
+    assert max(ages[5:]) <= 1
+    assert [report.metrics["ahead_steps"] for report in journal.reports] == [1.0] * 8
+
+
 @dataclass
 class LateEngine(Engine):
     """Keeps group 0 back until version 2 is pushed, and that push under way until step 3 is done."""

@@ -73,6 +73,31 @@ def test_a_short_batch_leaves_no_debt():
     assert (admission.version, admission.started, admission.room) == (1, 4, 4)
 
 
+@given(
+    steps=st.lists(st.tuples(*[st.floats(0, 1e6)] * 4), max_size=8),
+    staleness=st.integers(0, 9),
+)
+def test_sampling_is_never_further_ahead_than_the_bound_and_never_by_less_than_one_step(
+    steps: list[tuple[float, float, float, float]], staleness: int
+):
+    admission = Admission(groups_per_step=2, max_staleness=staleness)
+    for sample_s, judge_s, train_s, publish_s in steps:
+        admission.measured({"sample_s": sample_s, "judge_s": judge_s, "train_s": train_s, "publish_s": publish_s})
+        assert min(1, staleness) <= admission.ahead <= staleness
+    assert admission.room == 2 * (admission.ahead + 1)
+
+
+@pytest.mark.parametrize(("made_s", "ahead"), [(0.0, 1), (6.6, 1), (6.7, 2), (13.4, 3), (26.8, 4), (1e9, 4)])
+def test_sampling_is_as_far_ahead_as_the_times_of_the_phases_ask_for(made_s: float, ahead: int):
+    admission = Admission(groups_per_step=1, max_staleness=4)
+    assert admission.ahead == 4, "nothing is measured yet"
+    took = {"sample_s": made_s / 2, "judge_s": made_s / 2, "train_s": 7.0, "publish_s": 3.0}
+    for _ in range(5):
+        admission.measured(took)
+    admission.measured({**took, "train_s": 1e-9, "publish_s": 0.0})  # one odd step decides nothing
+    assert admission.ahead == ahead
+
+
 @pytest.mark.parametrize(("oldest", "fresh"), [(5, True), (4, True), (3, True), (2, False)])
 def test_a_group_older_than_the_bound_is_stale(oldest: int, fresh: bool):
     admission = Admission(groups_per_step=1, max_staleness=2, version=4, started=5)

@@ -307,7 +307,9 @@ class Loop:
             self.watchdog.progress(self.clock())
             self.step += 1
             phases = self.overlap.take(self.clock())
-            report = StepReport(self.step, batch, {**metrics, **phases, "stale_groups": float(len(stale))})
+            self.admission.measured(phases)
+            asynchrony = {"stale_groups": float(len(stale)), "ahead_steps": float(self.admission.ahead)}
+            report = StepReport(self.step, batch, {**metrics, **phases, **asynchrony})
             self.journal.trained(report)
             self.hooks.after_step(report)
             await self._updates.put((self.step, await self._written(self.step)))
