@@ -284,6 +284,10 @@ class RlvrConfig(RunTable):
         return self
 
 
+Column = Literal["prompt", "response", "reference"]
+"""What a column of a file to judge holds."""
+
+
 class ScoreData(Table):
     """The file to judge and which columns hold what."""
 
@@ -295,7 +299,7 @@ class ScoreData(Table):
     """Column of the response; default the first of response, completion, output."""
     reference: str | None = None
     """Column of the reference; default the first of reference, answer, gold, solution, if there is one."""
-    columns: dict[Literal["prompt", "response", "reference"], str] = Field(default_factory=dict)
+    columns: dict[Column, str] = Field(default_factory=dict[Column, str])
     """The same three as one table, as `tasks` has them: `{ prompt = "problem", response = "completion" }`."""
     on_bad_row: Literal["stop", "skip"] = "stop"
     """Whether a row that cannot be read ends everything before work, or is left out and counted."""
@@ -307,7 +311,7 @@ class ScoreData(Table):
                 raise ValueError(f"the column of the {name} is named by {name!r} and in 'columns'; name it once")
         return self
 
-    def column(self, name: Literal["prompt", "response", "reference"]) -> str | None:
+    def column(self, name: Column) -> str | None:
         """The column that was named for the prompt, the response or the reference, or None."""
         return self.columns.get(name, getattr(self, name))
 
