@@ -274,7 +274,7 @@ def test_a_folder_is_a_source_by_its_path(tmp_path: Path) -> None:
         (
             {"problem": "p", "response": "1", "correct": True},
             ["--scores", "s", "--out", "no/x"],
-            "folder no does not exis",
+            "folder no does not exist",
         ),
     ],
 )
