@@ -173,6 +173,14 @@ def test_a_jail_with_something_left_in_it_is_replaced() -> None:
     assert _folders() == folders
 
 
+async def _ended_and_free(cancelled: "asyncio.Task[object]", sandbox: JailedSandbox) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    async with asyncio.timeout(60):
+        assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
+    await sandbox.aclose()
+
+
 def test_a_cancelled_job_frees_its_slot_at_once() -> None:
     sandbox = _open_landlock()
 
@@ -182,11 +190,7 @@ def test_a_cancelled_job_frees_its_slot_at_once() -> None:
         running = asyncio.create_task(sandbox.run(Job(source="import time\ntime.sleep(600)", limits=limits)))
         await _until(lambda: len(_below_us()) > idle)
         running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        async with asyncio.timeout(60):
-            assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
-        await sandbox.aclose()
+        await _ended_and_free(running, sandbox)
 
     asyncio.run(run())
 
@@ -220,11 +224,7 @@ def test_a_job_that_is_cancelled_before_it_begins_never_runs(busy_with: str, mon
         await _until(begun.is_set)
         running.cancel()
         threading.Timer(0.2, go_on.set).start()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        async with asyncio.timeout(60):
-            assert (await sandbox.run(PRINTS_42)).stdout == "42\n"
-        await sandbox.aclose()
+        await _ended_and_free(running, sandbox)
 
     asyncio.run(run())
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from assay.errors import ConfigError
 from assay.serve.admission import LONGEST_RETRY_S, Admission
-from assay.serve.settings import is_loopback, read_token
+from assay.serve.settings import client_token, is_loopback
 
 
 @given(
@@ -61,18 +61,21 @@ def test_addresses_that_others_can_reach_need_a_token(
 ) -> None:
     assert is_loopback(host) is only_here
     monkeypatch.setenv("A_TOKEN", "s3cret")
-    assert read_token("A_TOKEN", host=host) == "s3cret"
+    assert client_token("A_TOKEN", host=host) == "s3cret"
     if only_here:
-        assert read_token(None, host=host) is None
+        assert client_token(None, host=host) is None
         return
     with pytest.raises(ConfigError, match=r"others can reach this address, so a token is needed.*--token-env"):
-        read_token(None, host=host)
+        client_token(None, host=host)
 
 
 def test_a_token_must_be_set_and_must_fit_into_a_header(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(ConfigError, match="--token-env NO_SUCH_TOKEN: this variable is not set or empty"):
-        read_token("NO_SUCH_TOKEN", host="127.0.0.1")
+    with pytest.raises(ConfigError, match="--token-env: the environment variable 'NO_SUCH_TOKEN' is not set or empty"):
+        client_token("NO_SUCH_TOKEN", host="127.0.0.1")
     for wrong in ("two words", "schlüssel", "a\tb"):
         monkeypatch.setenv("A_TOKEN", wrong)
-        with pytest.raises(ConfigError, match="printable ASCII without spaces"):
-            read_token("A_TOKEN", host="127.0.0.1")
+        with pytest.raises(
+            ConfigError,
+            match="'A_TOKEN' holds no token: found a space, a line end or another sign than printable ASCII",
+        ):
+            client_token("A_TOKEN", host="127.0.0.1")

@@ -268,7 +268,10 @@ def test_a_connection_that_says_nothing_is_ended():
         ([], "give either -r NAME, which may be repeated, or --config FILE; found neither"),
         (["-r", "mth"], "no reward source named 'mth'"),
         (["-r", "math", "--host", "0.0.0.0"], "others can reach this address, so a token is needed"),
-        (["-r", "math", "--token-env", "NO_SUCH_TOKEN"], "--token-env NO_SUCH_TOKEN: this variable is not set"),
+        (
+            ["-r", "math", "--token-env", "NO_SUCH_TOKEN"],
+            "--token-env: the environment variable 'NO_SUCH_TOKEN' is not set",
+        ),
         (["-r", "math", "--queue", "0"], "--queue 0: it must be above 0"),
         (["-r", "math", "--deadline-s", "nan"], "--deadline-s nan: it must be above 0"),
         (["-r", "math", "--port", "99999"], "--port 99999: a port is 0 to 65535"),

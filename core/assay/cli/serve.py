@@ -18,7 +18,7 @@ from assay.errors import ConfigError
 from assay.preflight import check_rewards, make_context
 from assay.registry import Registry
 from assay.scoring import reward_entries
-from assay.serve.settings import MIB, Settings, read_token
+from assay.serve.settings import MIB, Settings, client_token
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
@@ -117,7 +117,7 @@ def _settings(host: str, token_env: str | None, max_body_mib: float, queue: int,
         if not 0 < value < float("inf"):
             raise ConfigError(f"assay serve: {flag} {value:g}: it must be above 0 and finite")
     return Settings(
-        token=read_token(token_env, host=host),
+        token=client_token(token_env, host=host),
         max_body_bytes=max(1, int(max_body_mib * MIB)),
         queue=queue,
         deadline_s=deadline_s,

@@ -1,10 +1,10 @@
 """What the operator of a server chooses."""
 
 import ipaddress
-import os
 from dataclasses import dataclass
 
 from assay.errors import ConfigError
+from assay.tokens import read_token
 
 MIB = 1 << 20
 
@@ -38,18 +38,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def read_token(name: str | None, *, host: str) -> str | None:
-    """The token in the variable `name`; raises `ConfigError` where it is not set, or needed and not named."""
-    if name is None:
-        if not is_loopback(host):
-            raise ConfigError(
-                f"assay serve: --host {host}: others can reach this address, so a token is needed; export one and name "
-                "its variable, for example --token-env ASSAY_TOKEN"
-            )
-        return None
-    token = os.environ.get(name, "")
-    if not token:
-        raise ConfigError(f"assay serve: --token-env {name}: this variable is not set or empty; export it first")
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"assay serve: --token-env {name}: a token is printable ASCII without spaces; choose another")
-    return token
+def client_token(name: str | None, *, host: str) -> str | None:
+    """The token in the variable `name`; raises `ConfigError` where it cannot be one, or is needed and not named."""
+    if name is None and not is_loopback(host):
+        raise ConfigError(
+            f"assay serve: --host {host}: others can reach this address, so a token is needed; export one and name "
+            "its variable, for example --token-env ASSAY_TOKEN"
+        )
+    token = read_token(name, where="assay serve: --token-env")
+    return None if token is None else token.get_secret_value()
